@@ -1,6 +1,6 @@
-"""Checks a pipeline before a run for errors that show without reading all rows.
+"""Finds errors in a pipeline before a run, as far as that needs no reading of all rows.
 
-It reads at most the first block of the source, and imports torch only for a user's own family.
+At most the first block of the source is read, and torch is imported only for a user's own family.
 """
 
 from contextlib import suppress
@@ -21,13 +21,14 @@ from millrace.models.families.pretrained import resolve_pretrained
 def preflight(pipeline: Pipeline) -> None:
     """Check that the source, the named columns, the family and the encoder exist.
 
-    A store that cannot be reached is not an error in the file: the run tries it again.
+    A remote store that cannot be reached is ignored here: the file is not at fault, and the run
+    tries again.
 
     Args:
         pipeline: the pipeline, with the folder of its file.
 
     Raises:
-        InputError: an error that `run` would raise too, later.
+        InputError: an error that `millrace run` would raise later.
     """
     with suppress(TransientError):
         _check_source(pipeline)
@@ -57,7 +58,7 @@ def _check_source(pipeline: Pipeline) -> None:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Return the source's columns; none if that takes reading more than a block."""
+    """Return the names of the source's columns; an empty list if one block does not show them."""
     if source.schema is not None:
         return list(source.schema.names)
     if not isinstance(source, FileSource):

@@ -4,8 +4,9 @@ A YAML text of 400 bytes can expand to 10^9 values by aliases of aliases, a JSON
 can nest half a million lists, and an npz of 10 KiB can unpack to a terabyte of zeros. A file within
 the limits is read in moments and fits into memory; any other raises `ValueError`.
 
-`python -m millrace.models.common.bounded_files FOLDER` reads a folder of them, in a process with
-limits on time and memory: a file that still takes too long, or too much, ends that process only.
+`python -m millrace.models.common.bounded_files FOLDER` reads every such file in a folder. It runs
+in a subprocess with limits on time and memory, so a file that still takes too long, or too much
+memory, ends only that subprocess.
 """
 
 import json
@@ -25,25 +26,25 @@ from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 SECONDS = 60.0
 MEMORY = 4 << 30
-"""Of address space; of what there are limits for, the largest JSON takes 1.5 GiB."""
+"""Bytes of address space. Of all files within the limits the largest JSON needs most: 1.5 GiB."""
 YAML_BYTES = 256 << 10
 YAML_DEPTH = 32
 YAML_NODES = 20_000
-"""With all aliases expanded."""
+"""Values in a YAML text, with all aliases expanded."""
 YAML_SCALAR = 16 << 10
 JSON_BYTES = 64 << 20
 """An `encoding.json` may hold a tokenizer of 35 MB."""
 JSON_NODES = 8_000_000
 NPZ_BYTES = 512 << 20
-"""Unpacked."""
+"""Size of an unpacked npz file."""
 
 
 def bounded_text(path: Path, most: int = JSON_BYTES) -> str:
     """Return the text of a file.
 
     Raises:
-        ValueError: it is larger than `most` bytes, or not UTF-8.
-        OSError: it cannot be read.
+        ValueError: the file is larger than `most` bytes, or not UTF-8.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as opened:
         data = opened.read(most + 1)
@@ -60,24 +61,24 @@ def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> 
         loader: a safe loader.
 
     Raises:
-        ValueError: it exceeds a limit, or has a value that Python cannot construct.
-        yaml.YAMLError: it is not YAML.
+        ValueError: the text exceeds a limit, or has a value that Python cannot construct.
+        yaml.YAMLError: the text is not YAML.
     """
     check_yaml(text)
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except (RecursionError, OverflowError, AttributeError, TypeError, KeyError) as error:
-        raise ValueError(f"it has a value that cannot be read: {type(error).__name__}") from error
+        raise ValueError(f"a value cannot be read: {type(error).__name__}") from error
 
 
 def check_yaml(text: str) -> None:
-    """Raise ValueError if a YAML text exceeds a limit; constructs nothing.
+    """Raise ValueError if a YAML text exceeds a limit; construct no value.
 
-    The depth is counted in the stream of events, which needs no recursion; the number of values
+    The depth is counted in the stream of events, which needs no recursion. The number of values
     with all aliases expanded is the sum over the sizes of the anchors.
     """
     if len(text) > YAML_BYTES:
-        raise ValueError(f"it is longer than {YAML_BYTES:,} characters")
+        raise ValueError(f"the YAML is longer than {YAML_BYTES:,} characters")
     counter = _ValueCounter()
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         try:
@@ -93,8 +94,8 @@ class _ValueCounter:
 
     Attributes:
         total: values so far, with aliases expanded.
-        sizes: values of each anchor.
-        opened: anchor of each open mapping and list, and the total before it.
+        sizes: number of values in each anchor.
+        opened: for each open mapping or list, its anchor and the total before it.
     """
 
     total: int = 0
@@ -107,7 +108,7 @@ class _ValueCounter:
             self.opened.append((event.anchor, self.total))
             self.total += 1
             if len(self.opened) > YAML_DEPTH:
-                raise ValueError(f"it is nested deeper than {YAML_DEPTH}")
+                raise ValueError(f"the YAML is nested deeper than {YAML_DEPTH}")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = self.opened.pop()
             self.sizes |= {} if anchor is None else {anchor: self.total - before}
@@ -118,37 +119,37 @@ class _ValueCounter:
                 raise ValueError(f"the alias *{event.anchor} contains itself")
             self.total += self.sizes.get(event.anchor or "", 1)
         if self.total > YAML_NODES:
-            raise ValueError(f"it has more than {YAML_NODES:,} values, its aliases written out")
+            raise ValueError(f"the YAML has more than {YAML_NODES:,} values, with aliases expanded")
 
     def _add_scalar(self, event: yaml.ScalarEvent) -> None:
         self.total += 1
         self.sizes |= {} if event.anchor is None else {event.anchor: 1}
         if len(event.value) > YAML_SCALAR:
-            raise ValueError(f"a value is longer than {YAML_SCALAR:,}")
+            raise ValueError(f"a value is longer than {YAML_SCALAR:,} characters")
 
 
 def bounded_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or exceeds a limit.
+        ValueError: the text is not JSON, or exceeds a limit.
     """
     if len(text) > JSON_BYTES:
-        raise ValueError(f"it is longer than {JSON_BYTES:,} characters")
+        raise ValueError(f"the JSON is longer than {JSON_BYTES:,} characters")
     if sum(map(text.count, ",[{")) > JSON_NODES:
-        raise ValueError(f"it has more than {JSON_NODES:,} values")
+        raise ValueError(f"the JSON has more than {JSON_NODES:,} values")
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("the JSON is nested too deep") from error
 
 
 def bounded_arrays(path: Path) -> Mapping[str, Array]:
     """Return the arrays of an npz file.
 
     Raises:
-        ValueError: it is not an npz, holds objects, or exceeds a limit.
-        OSError: it cannot be read.
+        ValueError: the file is not an npz, holds Python objects, or exceeds a limit.
+        OSError: the file cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as packed:
@@ -160,11 +161,11 @@ def bounded_arrays(path: Path) -> Mapping[str, Array]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path.name} is no npz: {error}") from error
+        raise ValueError(f"{path.name} is not an npz file: {error}") from error
 
 
 def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
-    """Raise ValueError unless an array has as many bytes as its header says."""
+    """Raise ValueError if an array has fewer bytes than its header says, or holds objects."""
     npy: Any = np.lib.format  # has no types
     version = npy.read_magic(member)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -172,29 +173,29 @@ def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
         raise ValueError(f"{info.filename} has a header of version {version}")
     shape, _, dtype = readers[version](member)
     if dtype.hasobject:
-        raise ValueError(f"{info.filename} holds objects")
+        raise ValueError(f"{info.filename} holds Python objects")
     bytes_needed = dtype.itemsize
-    for length in shape:  # Python's integers: NumPy's could overflow
+    for length in shape:  # in Python integers, because NumPy's could overflow
         bytes_needed *= length
     if bytes_needed > info.file_size:
-        raise ValueError(f"{info.filename} says that it has the shape {shape}, and is smaller")
+        raise ValueError(f"{info.filename} is smaller than the shape in its header, {shape}")
 
 
 def require_readable(folder: Path, what: str) -> None:
-    """Read the evidence of a version in a process of its own.
+    """Check in a subprocess that the evidence files of a version can be read.
 
     Args:
-        folder: with the files.
-        what: the version, for the error.
+        folder: folder of the evidence files.
+        what: name and number of the version, for the error.
 
     Raises:
-        InputError: a file cannot be read, or not within the limits.
-        TransientError: the process was killed.
+        InputError: a file cannot be read, or exceeds a limit.
+        TransientError: the subprocess was killed.
     """
     limits = Limits(SECONDS, MEMORY)
     try:
         run_in_subprocess(
-            "millrace.models.common.bounded_files", [folder], limits, what="reading it"
+            "millrace.models.common.bounded_files", [folder], limits, what="reading the files"
         )
     except TransientError:
         raise
@@ -211,7 +212,7 @@ def check_folder(folder: Path) -> None:
     """Read every file of a folder.
 
     Raises:
-        ValueError, OSError: one cannot be read.
+        ValueError, OSError: a file cannot be read.
     """
     for file in sorted(folder.iterdir()):
         try:
@@ -226,7 +227,7 @@ def check_folder(folder: Path) -> None:
 
 
 def main() -> None:
-    """Check the folder that is named."""
+    """Check the folder that the command line names."""
     check_folder(Path(sys.argv[1]))
 
 

@@ -1,11 +1,11 @@
-"""SHA-256 digests of files, and of a model that is one file or several."""
+"""SHA-256 digests of single files, and of models of one or more files."""
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 ONNX_FILE = "model.onnx"
-"""The one file of a model that is a graph."""
+"""Name of the only file of a model that is an ONNX graph."""
 
 
 def digest_of(file: Path) -> str:
@@ -20,10 +20,10 @@ def digest_of_all(files: Mapping[str, Path]) -> str:
 
 
 def digest_of_model(digests: Mapping[str, str]) -> str:
-    """Return the digest of a model: the SHA-256 of its one graph, or of names and digests.
+    """Return the digest of a model: of its ONNX file if it has no other, else of all its files.
 
     Args:
-        digests: the SHA-256 of each of its files, by name.
+        digests: the SHA-256 of each file of the model, by name.
     """
     return digests[ONNX_FILE] if set(digests) == {ONNX_FILE} else _digest_of_digests(digests)
 

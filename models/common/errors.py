@@ -4,11 +4,11 @@
     ├── InputError           exit code 2: the user's file, data, option or setting is wrong
     └── WorkError            exit code 1: the work failed, terminally
         └── TransientError   exit code 1: the work failed and may succeed if tried again
-            └── SilentError  exit code 1: the same, of a service that was waited for already
+            └── SilentError  exit code 1: a service accepts connections and does not answer
 
 An error is raised from values: what failed, what was seen, what is valid and what to do next.
 The text is put together here, so that every error reads alike, and the values survive pickling
-between Ray and Prefect processes. No password of an address and no control character is in it.
+between Ray and Prefect processes. Passwords in addresses and control characters are removed.
 """
 
 import traceback
@@ -23,7 +23,7 @@ from millrace.models.common.printable import safe
 from millrace.models.common.private_files import replace_private
 
 MAX_NAMED = 5
-"""Suggestions of a hint."""
+"""Largest number of names that a hint suggests."""
 
 
 class MillraceError(Exception):
@@ -87,7 +87,10 @@ class TransientError(WorkError):
 
 
 class SilentError(TransientError):
-    """A service accepts connections and does not answer; it was waited for, so no step retries."""
+    """A service accepts connections and does not answer.
+
+    No step retries, because the check has already waited for the answer.
+    """
 
 
 def _rebuild(
@@ -102,7 +105,7 @@ def closest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
 
 
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Return a hint with the known word nearest to `word`, or those that begin with it; or None."""
+    """Return a hint with the known words that begin with `word`, else the nearest one; or None."""
     longer = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
     close = longer if len(longer) > 1 else [each for each in [closest(word, known)] if each]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
@@ -133,22 +136,22 @@ def unexpected_error(what: str, error: Exception, logs: Path | None) -> Millrace
     Args:
         what: what failed, as a sentence without a full stop.
         error: the exception; a MillraceError is returned as it is.
-        logs: folder of the file; None writes none.
+        logs: folder for the file with the stack trace; None: write no file.
     """
     if isinstance(error, MillraceError):
         return error
     seen = f"{type(error).__name__}: {error}".rstrip(": ")
-    return WorkError(what, seen=seen, hint=f"report it with {write_trace(error, logs)}")
+    return WorkError(what, seen=seen, hint=f"report this error with {write_trace(error, logs)}")
 
 
 def write_trace(error: Exception, logs: Path | None) -> str:
-    """Write the stack trace of an exception to a file, and return in words where it is."""
+    """Write the stack trace of an exception to a file; return a phrase that says where it is."""
     if logs is None:
-        return "its trace"
+        return "its stack trace"
     path = logs / f"error-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}.log"
     try:
         logs.mkdir(parents=True, exist_ok=True)
         replace_private(path, safe("".join(traceback.format_exception(error))))
     except OSError as fault:
-        return f"its trace, which could not be written ({fault.strerror})"
-    return f"its trace in {path}"
+        return f"its stack trace, which could not be written ({fault.strerror})"
+    return f"its stack trace in {path}"

@@ -1,4 +1,4 @@
-"""What an error of the operating system, a database or a service means to the user.
+"""Explains errors of the operating system, a database or a service to the user.
 
 Libraries report a full disk or a corrupt database as errors of their own, often deep in a chain of
 causes and as text: delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect each in another variant.
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.ray_folder import ray_logs
 
-_TRY_AGAIN = "; then run the same command again: what was committed before is still there"
+_TRY_AGAIN = "; then run the same command again: everything committed before the error is kept"
 _ROOM = f"make room on the disks of MILLRACE_HOME, MILLRACE_TABLES and {{temporary}}{_TRY_AGAIN}"
 _WRITABLE = f"make MILLRACE_HOME and MILLRACE_TABLES writable{_TRY_AGAIN}"
-_BACKUP = "move the file away or bring it back from a backup"
+_BACKUP = "restore the file from a backup, or move it away"
 
 _DAMAGED = "a Parquet file is damaged", _BACKUP
 
@@ -24,11 +24,11 @@ _BY_ERRNO = {
     errno.ENOSPC: ("the disk is full", _ROOM),
     errno.EDQUOT: ("the quota of the disk is used up", _ROOM),
     errno.EROFS: ("the file system is read-only", _WRITABLE),
-    errno.EIO: ("the disk cannot be read or written", "see the system's log for its faults"),
+    errno.EIO: ("the disk cannot be read or written", "check the system log for disk errors"),
     errno.EMFILE: ("too many files are open", "raise the limit: ulimit -n 65536"),
     errno.ENOMEM: ("there is no memory left", "stop other programs, or use a larger machine"),
-    errno.EACCES: ("a file may not be used by this user", _WRITABLE),
-    errno.EPERM: ("a file may not be used by this user", _WRITABLE),
+    errno.EACCES: ("this user may not read or write a file", _WRITABLE),
+    errno.EPERM: ("this user may not read or write a file", _WRITABLE),
 }
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _BY_TEXT = (
@@ -38,7 +38,7 @@ _BY_TEXT = (
     (r"too many open files", *_BY_ERRNO[errno.EMFILE]),
     (r"cannot allocate memory", *_BY_ERRNO[errno.ENOMEM]),
     (r"file is not a database|database disk image is malformed", "a database is corrupt", _BACKUP),
-    (r"no such table|no such column|can't locate revision", "a database is not whole", _BACKUP),
+    (r"no such table|no such column|can't locate revision", "a database is incomplete", _BACKUP),
     (r"parquet magic bytes not found|parquet file size is \d+ bytes|deserialize thrift", *_DAMAGED),
     (r"unable to open database file", "a database cannot be opened", _WRITABLE),
 )
@@ -48,38 +48,41 @@ _BY_PACKAGE: tuple[tuple[tuple[str, ...], type[WorkError], str, str], ...] = (
         ("deltalake", "_internal"),
         WorkError,
         "a Delta table cannot be read or written",
-        "see whether files of the table are missing or damaged; bring them back",
+        "check whether files of the table are missing or damaged, and restore them",
     ),
     (
         ("mlflow",),
         TransientError,
         "MLflow failed",
-        "see MLflow's log, and MLFLOW_TRACKING_URI" + _TRY_AGAIN,
+        "check MLflow's log and MLFLOW_TRACKING_URI" + _TRY_AGAIN,
     ),
     (
         ("httpx", "httpcore", "prefect"),
         TransientError,
         "Prefect failed",
-        "see Prefect's log, and PREFECT_API_URL" + _TRY_AGAIN,
+        "check Prefect's log and PREFECT_API_URL" + _TRY_AGAIN,
     ),
     (
         ("ray",),
         WorkError,
-        "Ray failed under the command; nothing unfinished was published",
-        "run the same command again; why is in {ray_logs}",
+        "Ray failed during the command; nothing unfinished was published",
+        "run the same command again; the cause is in {ray_logs}",
     ),
     (
         ("sqlalchemy", "sqlite3", "alembic"),
         TransientError,
         "the database failed",
-        "see MLFLOW_TRACKING_URI, and the log of that database" + _TRY_AGAIN,
+        "check MLFLOW_TRACKING_URI and the log of the database" + _TRY_AGAIN,
     ),
 )
-"""What an error of a library means whose text names no fault of the system."""
+"""How to report a library's error whose text names no system error.
+
+Each entry has the library's packages, the error class, what failed and the hint.
+"""
 
 
 def explain_external_error(error: BaseException) -> MillraceError | None:
-    """Return the error to show for one that Millrace did not cause, or None.
+    """Return the error to show for an exception that Millrace did not cause, or None.
 
     Args:
         error: any exception; its causes and contexts are read too.
@@ -96,7 +99,7 @@ def explain_external_error(error: BaseException) -> MillraceError | None:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Return whether a disk caused an error, so that it says nothing about the file or version."""
+    """Return whether a disk caused an error, so that the file or version is not at fault."""
     return any(
         isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in _walk_chain(error)
     )
@@ -117,7 +120,7 @@ def _walk_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _explain_system_error(error: BaseException) -> WorkError | None:
-    """Explain a fault of the system by its error number or its text."""
+    """Explain an error of the operating system by its error number or its text."""
     number = error.errno if isinstance(error, OSError) else None
     if (named := _OS_ERROR.search(str(error))) is not None:
         number = int(named[1])
@@ -127,12 +130,12 @@ def _explain_system_error(error: BaseException) -> WorkError | None:
     if known is None:
         return None
     what, hint = known
-    temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - it is only named
+    temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only shown to the user
     return WorkError(what, seen=_first_line(error), hint=hint.format(temporary=temporary))
 
 
 def _explain_library_error(error: BaseException) -> WorkError | None:
-    """Explain an error by the library whose class it is."""
+    """Explain an error by the library that defines its class."""
     package = type(error).__module__.partition(".")[0]
     for packages, kind, what, hint in _BY_PACKAGE:
         if package in packages:

@@ -1,4 +1,4 @@
-"""The cores and the GPU of this machine: what decides how fast and exact a model's variant is."""
+"""The cores and the GPU of this machine, which decide how fast and how exact a variant is."""
 
 import os
 import platform
@@ -29,8 +29,8 @@ class Machine:
     Attributes:
         processor: its model name.
         cores: logical cores that this process may use.
-        flags: its instruction sets, of `FEATURES`.
-        gpu: name of the GPU; empty for none.
+        flags: its instruction sets, a subset of `FEATURES`.
+        gpu: name of the GPU; empty if there is none.
     """
 
     processor: str
@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def kind(self) -> str:
-        """Its GPU, or its architecture and flags: measurements compare within one kind."""
+        """GPU, or CPU architecture and flags; only measurements of one kind are comparable."""
         return self.gpu or ", ".join((platform.machine(), *self.flags))
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -
 
     Args:
         proc: file that names the cgroups of this process, one per line.
-        root: where they are mounted.
+        root: folder where the cgroups are mounted.
     """
     limits = [psutil.virtual_memory().total]
     with suppress(OSError):
@@ -81,7 +81,7 @@ def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup and its parents; inside a container the cgroup is the root."""
+    """Return the limits of a cgroup, its parents and the root: a container's cgroup is the root."""
     folder, limits = root / path.lstrip("/"), []
     for each in dict.fromkeys([folder, *folder.parents, root]):
         with suppress(OSError, ValueError):
@@ -117,7 +117,7 @@ def _own_seconds() -> float:
     this = psutil.Process()
     spent = 0.0
     for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the process has ended
             times = process.cpu_times()
             spent += times.user + times.system
     return spent
@@ -130,7 +130,7 @@ def _field(lines: list[str], name: str) -> str:
 
 
 def _gpu_name() -> str:
-    """Return the name of the first GPU that ONNX Runtime can use; empty for none."""
+    """Return the name of the first GPU that ONNX Runtime can use; empty if there is none."""
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
@@ -142,9 +142,9 @@ def _gpu_name() -> str:
 
 QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
 QUERY_SECONDS = 20.0
-"""The first call loads the driver, which takes some."""
+"""Time limit of nvidia-smi. Its first call loads the driver, which takes seconds."""
 TENSORRT = {"tensorrt-cu13": "13", "tensorrt-cu12": "12", "tensorrt": ""}
-"""Packages of TensorRT, and the CUDA version that each is built for; empty for unknown."""
+"""Packages of TensorRT, and the CUDA version that each is built for; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Gpu:
     """An NVIDIA GPU.
 
     Attributes:
-        name: by its driver.
+        name: name that the driver reports.
         compute_capability: e.g. `9.0`.
         driver: version of the driver.
     """
@@ -164,12 +164,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class EngineFingerprint:
-    """The only setup on which a TensorRT engine runs, and for which its measurements hold.
+    """The only setup on which a TensorRT engine runs, and for which its measurements are valid.
 
     Attributes:
         gpu: the GPU, and its driver.
         tensorrt: version of TensorRT.
-        cuda: major version of CUDA that TensorRT is built for; empty for unknown.
+        cuda: major version of CUDA that TensorRT is built for; empty if unknown.
     """
 
     gpu: Gpu
@@ -198,7 +198,7 @@ class EngineFingerprint:
 
 
 def parse_gpu(output: str) -> Gpu | None:
-    """Return the first GPU in the output of nvidia-smi, one per line; None for none."""
+    """Return the GPU in the first line of nvidia-smi's output; None if there is none."""
     fields = [field.strip() for field in output.strip().partition("\n")[0].split(",")]
     is_gpu = len(fields) == 3 and all(fields) and re.fullmatch(r"[0-9]+\.[0-9]+", fields[1])
     return Gpu(*fields) if is_gpu else None
@@ -220,7 +220,7 @@ def this_gpu() -> Gpu | None:
 
 
 def find_tensorrt() -> tuple[str, str] | None:
-    """Return the version of the installed TensorRT and its CUDA; None if it is not installed."""
+    """Return the version of the installed TensorRT and of its CUDA; None if none is installed."""
     for name, cuda in TENSORRT.items():
         with suppress(PackageNotFoundError):
             return version(name), cuda

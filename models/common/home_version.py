@@ -1,7 +1,7 @@
-"""The version of a home's layout: whether this code can work with a home.
+"""The version of the home folder's layout, by which this code tells whether it can read the folder.
 
-A commit that changes how something is stored raises it, and adds the code that reads the layout
-before. A home without the file is older than the file, and has the first layout.
+A commit that changes how something is stored raises the version, and adds the code that reads the
+previous layout. A home folder without a version file has the first layout.
 """
 
 from pathlib import Path
@@ -11,15 +11,16 @@ from millrace.models.common.private_files import replace_private
 
 FILE = "home.version"
 OLDEST, NEWEST = 1, 1
-"""The layouts that this code reads; a new home has the newest."""
+"""The layouts that this code reads; a new home folder has the newest."""
 
 
 def require_version(home: Path) -> None:
-    """Check the layout of a home, and write its version if the home has none.
+    """Check the layout of a home folder, and write its version if it has none.
 
     Raises:
-        InputError: the layout is older or newer than this code reads, or the file has no number.
-        OSError: the file cannot be read or written.
+        InputError: the layout is older or newer than this code reads, or the version file has no
+            number.
+        OSError: the version file cannot be read or written.
     """
     file = home / FILE
     try:
@@ -30,17 +31,19 @@ def require_version(home: Path) -> None:
     valid = f"{OLDEST} to {NEWEST}" if OLDEST < NEWEST else str(NEWEST)
     if not (stripped := text.strip()).isascii() or not stripped.isdigit():
         raise InputError(
-            f"{file} does not say which layout the home has",
+            f"{file} does not contain the layout version of the Millrace home folder "
+            "(MILLRACE_HOME)",
             seen=text[:40],
             valid=valid,
-            hint="restore the home from a backup, or set MILLRACE_HOME to another folder",
+            hint="restore the folder from a backup, or set MILLRACE_HOME to another folder",
         )
     if OLDEST <= (version := int(stripped)) <= NEWEST:
         return
     made_by = "a newer" if version > NEWEST else "an older"
     raise InputError(
-        f"the home {home} was made by {made_by} Millrace, whose layout this one does not read",
+        f"the Millrace home folder {home} was made by {made_by} Millrace, whose layout this "
+        "version cannot read",
         seen=version,
         valid=valid,
-        hint=f"use {made_by} Millrace for it, or set MILLRACE_HOME to another folder",
+        hint=f"use {made_by} Millrace for this folder, or set MILLRACE_HOME to another folder",
     )

@@ -14,7 +14,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.home_version import require_version
 
 EMBEDDED = "local"
-"""The address of a Ray that starts and stops with a command."""
+"""Value of `ray_address` for the embedded Ray, which starts and stops with each command."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Endpoint:
         http_port: its HTTP port.
         grpc_port: its gRPC port.
         metrics_port: the port of its Prometheus metrics.
-        token: required of clients that load and unload models; empty if none is. It is left out
-            of `repr`, of the JSON and of comparisons.
+        token: token that clients must send to load and unload models; empty if none is required.
+            It is left out of `repr`, of the JSON and of comparisons.
     """
 
     host: str = "127.0.0.1"
@@ -38,16 +38,16 @@ class Endpoint:
 
     @property
     def grpc(self) -> str:
-        """The `host:port` that `tritonclient.grpc` takes."""
+        """Address for `tritonclient.grpc`, `host:port`."""
         return f"{self.host}:{self.grpc_port}"
 
     @property
     def http(self) -> str:
-        """The `host:port` that `tritonclient.http` takes."""
+        """Address for `tritonclient.http`, `host:port`."""
         return f"{self.host}:{self.http_port}"
 
     def as_json(self) -> dict[str, object]:
-        """Return the values that `--json` prints: all but the token."""
+        """Return all values but the token, as `--json` prints them."""
         return {
             "host": self.host,
             "http_port": self.http_port,
@@ -64,11 +64,11 @@ class Installation:
         home: `MILLRACE_HOME`, absolute; mode 0700 once `prepared()`.
         tracking_uri: MLflow tracking and registry, `sqlite:///…` when embedded.
         tables_uri: root of the Delta tables, a path or `s3://…`.
-        ray_address: `EMBEDDED`, the address of a cluster, or that of a cluster's Jobs API.
-        triton: the servers to reconcile; requests go to the first.
-        vllm_python: the Python of an environment with vLLM; None for this one.
+        ray_address: `EMBEDDED`, the address of a cluster, or the address of its Jobs API.
+        triton: the Triton servers to reconcile; requests go to the first.
+        vllm_python: Python interpreter of an environment with vLLM; None: this interpreter.
         pipelines: the owner's pipeline files, or globs.
-        trusted_signers: public keys, base64, whose signatures this home trusts beside its own.
+        trusted_signers: public keys, base64, that this home trusts beside its own.
     """
 
     home: Path
@@ -97,7 +97,7 @@ class Installation:
 
     @property
     def run(self) -> Path:
-        """Folder of process ids, sockets and tokens, which matter only while something runs."""
+        """Folder of process ids, sockets and tokens, which are used only while something runs."""
         return self.home / "run"
 
     @property
@@ -123,8 +123,8 @@ class Installation:
         """Create the home folder (mode 0700) and its parts, and return self.
 
         Raises:
-            InputError: this code does not read the layout of the home.
-            WorkError: the folder cannot be created or written.
+            InputError: this code cannot read the layout of the home folder.
+            WorkError: the home folder cannot be created or written.
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class Installation:
                 pass
         except OSError as error:
             raise WorkError(
-                f"the home folder {self.home} cannot be written",
+                f"the Millrace home folder {self.home} cannot be written",
                 seen=error.strerror or error,
                 valid="a folder that this user can create and write",
                 hint="set MILLRACE_HOME to a writable folder, or fix the permissions",
@@ -153,7 +153,7 @@ def _find_files(pattern: str) -> list[Path]:
 
 
 def has_jobs_api(ray_address: str) -> bool:
-    """Return whether an address is that of a Jobs API, which takes jobs and no connections."""
+    """Return whether an address is that of Ray's Jobs API, which accepts no direct connections."""
     return ray_address.startswith(("http://", "https://"))
 
 

@@ -12,8 +12,8 @@ from types import FrameType
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt for a Ctrl-C, at the end of the block at the latest.
 
-    Ray Train handles SIGINT: it stops the workers in order, calls `sys.exit(0)`, and leaves its
-    handler installed. If the run has just ended, that handler does nothing at all.
+    Ray Train installs a SIGINT handler: it stops the workers in order, calls `sys.exit(0)`, and
+    stays installed. If the run has just ended, the handler does nothing at all.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,9 +37,9 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back a Ctrl-C until the end of the block; a second one is raised at once.
+    """Delay a Ctrl-C until the end of the block; raise a second one at once.
 
-    A process that exits while its Ray is starting crashes.
+    The block starts Ray: a process that exits while its Ray is starting crashes.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

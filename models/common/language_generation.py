@@ -1,10 +1,10 @@
 """How a prompt becomes a language model's input, and where its answer ends.
 
 Golden answers, measurements, releases, the live server and batch jobs all use this file, so that
-they cannot differ. A text is read as it is, after the special tokens that the tokenizer puts before
-a text, and without a template. A chat is read as its template renders it, with those tokens. An
-answer ends at any of the tokens that the model's `generation_config.json` names, and shows none of
-them.
+they cannot differ. A text is tokenized as it is, without a chat template; the tokenizer puts its
+special tokens before it. A chat is tokenized as its template renders it, special tokens included.
+An answer ends at any end token that the model's `generation_config.json` names, and does not show
+that token.
 
 Triton's backend gets a copy of this file, so it imports nothing else of Millrace.
 """
@@ -21,17 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_TOKENS = 256
-"""Of an answer, unless the request sets it."""
+"""Largest number of tokens in an answer, unless the request sets it."""
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, is_chat: bool) -> npt.NDArray[np.int64]:
-    """Return the tokens that the model reads, `[1, tokens]`.
+    """Return the token ids that the model reads, `[1, tokens]`.
 
     Args:
-        tokenizer: OpenVINO GenAI's.
+        tokenizer: tokenizer of OpenVINO GenAI.
         prompt: a text, or a chat as its template renders it.
-        is_chat: which of the two it is.
+        is_chat: whether the prompt is a rendered chat.
     """
     encoded = tokenizer.encode(prompt, add_special_tokens=not is_chat)
     return np.array(encoded.input_ids.data, np.int64)
@@ -42,8 +42,8 @@ def greedy_config(defaults: Any, max_tokens: int, *, ignore_eos: bool = False) -
 
     Args:
         defaults: the engine's default settings, which name the tokens that end an answer.
-        max_tokens: of the answer.
-        ignore_eos: continue past those tokens.
+        max_tokens: largest number of tokens in the answer.
+        ignore_eos: whether to continue past the tokens that end an answer.
     """
     config = type(defaults)()
     own = {defaults.eos_token_id} - {-1}
@@ -57,12 +57,12 @@ def greedy_config(defaults: Any, max_tokens: int, *, ignore_eos: bool = False) -
 
 
 def ends_of(defaults: Any) -> frozenset[int]:
-    """Return the tokens that end an answer, by the engine's default settings."""
+    """Return the ids of the tokens that end an answer, from the engine's default settings."""
     return frozenset(defaults.stop_token_ids | {defaults.eos_token_id} - {-1})
 
 
 def ids_of(eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
-    """Return the tokens of an `eos_token_id`: none, one or several."""
+    """Return the token ids in an `eos_token_id`: none, one or several."""
     if eos_token_id is None:
         return frozenset()
     return frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)
@@ -71,21 +71,21 @@ def ids_of(eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
 def shown_ids(ids: Sequence[int], ends: Collection[int]) -> Sequence[int]:
     """Return the tokens of an answer without the one that ended it.
 
-    The tokenizer does not treat every such token as special, so its text would be shown.
+    The tokenizer does not treat every end token as special, so the token's text would be shown.
     """
     return ids[:-1] if len(ids) and ids[-1] in ends else ids
 
 
 class TemplateRefusal(ValueError):
-    """A chat template rejects messages; the text is the template's own, or empty."""
+    """A chat template rejects messages. The error's text is the template's own, or empty."""
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
     """The chat template of a model, rendered as transformers renders it.
 
-    The engine's own renderer changes messages that it thinks a template cannot take (for example of
-    the role `tool`), so the model would read another prompt than it was trained on.
+    The engine's own renderer changes messages that it thinks a template does not support (for
+    example with the role `tool`), so the prompt would differ from those of the model's training.
 
     Attributes:
         source: Jinja source.
@@ -145,7 +145,7 @@ def _compiled(source: str) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Accepts the marks around an assistant's message, which write nothing in a prompt."""
+        """Accepts the tags around an assistant's message, which render no text in a prompt."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -174,7 +174,7 @@ def _compiled(source: str) -> Any:
 
 
 def _namespace_type() -> type:
-    """Return the type of a template's `namespace`, without names that reach into Python."""
+    """Return the type of `namespace` in a template; it refuses names that reach into Python."""
     from jinja2.exceptions import SecurityError
     from jinja2.utils import Namespace
 
@@ -193,6 +193,6 @@ def _namespace_type() -> type:
         @staticmethod
         def check(name: object) -> None:
             if isinstance(name, str) and name.startswith("_"):
-                raise SecurityError("a namespace holds no name that begins with an underscore")
+                raise SecurityError("a name in a namespace must not begin with an underscore")
 
     return PlainNamespace

@@ -1,4 +1,4 @@
-"""Makes foreign text safe to print: without passwords of addresses and control characters.
+"""Makes foreign text safe to print: removes passwords in addresses and control characters.
 
 Anyone who may write to a registry, a table or a server chooses names, tags and error messages. Raw,
 they could colour or rewrite a terminal, forge lines of a log, or show the password of a database.
@@ -17,7 +17,7 @@ _CONTROLS = re.compile(
 Line feeds and tabs stay: messages have them.
 """
 _USER_PART = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#'\"<>]*)@")
-"""RFC 3986's userinfo, up to the last @ before the path: people do not escape an @."""
+"""RFC 3986's userinfo, up to the last @ before the path, because people do not escape an @."""
 _UNESCAPED = re.compile(
     r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
     r"(?P<user>[^\s/:@]*:(?!\d+(?:[/?#]|$))[^\s'\"<>]*)@"
@@ -58,15 +58,16 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text as a part of one line: line feeds and tabs are escaped as well."""
+    """Return a text that is safe to print within a line: line feeds and tabs are escaped too."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def guard_logging() -> None:
     """Pass every log record of this process through `safe`, whichever library makes it.
 
-    Prefect, MLflow and SQLAlchemy log addresses and foreign text themselves. A filter of a logger
-    does not see the records of its children, and a filter of a handler none of other handlers'.
+    Prefect, MLflow and SQLAlchemy log addresses and foreign text themselves. Logging filters are
+    not enough: a logger's filter does not see the records of child loggers, and a handler's filter
+    does not see those of other handlers.
     """
     before = logging.getLogRecordFactory()
     if getattr(before, "passes_through_safe", False):

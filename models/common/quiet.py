@@ -38,7 +38,7 @@ def quiet_transformers() -> Iterator[None]:
 def disable_openvino_telemetry() -> None:
     """Hide the telemetry package from OpenVINO's and nncf's tools, before they are imported.
 
-    They send usage data on import and on every conversion, unless the user has declined in a file
-    of these tools. Without the package they send nothing and work as before.
+    These tools send usage data on import and on every conversion, unless the user has opted out in
+    a file of theirs. Without the package they send nothing and work as before.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The connection to Ray: the embedded one, or a cluster's."""
+"""Connects to Ray: the embedded one, or a cluster."""
 
 import logging
 import os
@@ -26,18 +26,18 @@ def connect_to_ray(address: str, processes: int) -> Iterator[None]:
 
     Args:
         address: `EMBEDDED` to start the embedded Ray, or the address of a cluster.
-        processes: workers or actors that will hold a CPU each.
+        processes: number of workers or actors, each of which reserves one CPU.
 
     Raises:
         InputError: the address is that of a Jobs API.
-        TransientError: there is no Ray at the address.
+        TransientError: no Ray answers at the address, or the embedded Ray does not start.
     """
     if has_jobs_api(address):
         raise InputError(
-            "this command needs a Ray that it can connect to directly",
-            seen=f"RAY_ADDRESS={address}, a Jobs API, which `millrace score` alone takes",
+            "this command needs a direct connection to Ray",
+            seen=f"RAY_ADDRESS={address}, a Jobs API, which only `millrace score` supports",
             valid="host:6379, on a node of the cluster, or no RAY_ADDRESS for the embedded Ray",
-            hint="unset RAY_ADDRESS, or give another one for this command",
+            hint="unset RAY_ADDRESS, or set it to another address for this command",
         )
     if ray.is_initialized():
         yield
@@ -56,15 +56,15 @@ def connect_to_ray(address: str, processes: int) -> Iterator[None]:
 
 
 def _start_embedded(processes: int) -> None:
-    # Two logical CPUs more than the workers hold: data tasks must get one while every worker
-    # holds one, or both wait for each other for ever.
+    # Two logical CPUs more than the workers reserve: Ray Data tasks need one while every worker
+    # has one, or workers and data tasks wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
     options = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(ray_folder())}
     before = set(_child_processes())
     try:
         _init(EMBEDDED, **options)
     except TransientError:
-        # Ray's first process has 30 s to start, too few on a busy machine: try once more.
+        # Ray's first process has 30 s to start, too little on a busy machine: try once more.
         ray.shutdown()
         # Ray ends its own processes only when this process ends.
         for process in set(_child_processes()) - before:
@@ -74,7 +74,7 @@ def _start_embedded(processes: int) -> None:
 
 
 def _child_processes() -> list[psutil.Process]:
-    """Return Ray's processes among the children of this one."""
+    """Return Ray's processes among the children of this process."""
     children = []
     for process in psutil.Process().children():
         with suppress(psutil.Error):
@@ -92,7 +92,7 @@ def _init(address: str, **options: Any) -> None:
         what = f"Ray cannot be reached at {address}"
         hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"
         if address == EMBEDDED:
-            what, hint = "the embedded Ray did not start", f"try again; why is in {ray_logs()}"
+            what, hint = "the embedded Ray did not start", f"try again; see {ray_logs()}"
         raise TransientError(what, seen=seen, hint=hint) from error
 
 
@@ -102,6 +102,6 @@ def _configure_data() -> None:
     context.enable_progress_bars = False
     # Every failure is raised as well, and the caller reports it.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    # The newer reader lists files and reads footers in processes of their own, eight of them
-    # before the first row: on two cores that took longer than the whole training of an example.
+    # The newer reader starts eight processes that list files and read footers before the first
+    # row: on two cores that took longer than the whole training of an example.
     context.use_datasource_v2 = False

@@ -1,9 +1,9 @@
 """The folder of the embedded Ray: its sockets, its logs, and the code that its workers unpack.
 
-Ray's own choice is `/tmp/ray`, which every user of the machine may write to: another user could
-replace a log by a link and make this user's Ray write into any file of this user's. Ray sets those
-permissions wherever its folder is, so Millrace puts it in a folder that only this user may enter,
-and not in the home, whose path may be too long for a socket.
+Ray's default is `/tmp/ray`, which every user of the machine may write to: another user could
+replace a log by a link, and so make Ray write into any file of the user who started it. Ray sets
+these permissions wherever its folder is, so Millrace puts the folder into a private one, which only
+this user may enter. That is not in the home folder, whose path may be too long for a socket.
 """
 
 import os
@@ -15,14 +15,14 @@ from millrace.models.common.errors import WorkError
 
 RAY = "ray"
 NAMES = 20
-"""Names to try: another user who makes a folder of the first name must not block us."""
+"""Folder names to try, so that another user who creates the first one cannot block this user."""
 
 
 def ray_folder() -> Path:
-    """Return Ray's folder, inside a private folder that is made if there is none.
+    """Return Ray's folder, inside a private folder that is created if there is none.
 
     Raises:
-        WorkError: the private folder cannot be made, or others have taken all of its names.
+        WorkError: the private folder cannot be created, or other users have taken all its names.
     """
     for path in _candidates():
         try:
@@ -31,16 +31,18 @@ def ray_folder() -> Path:
             pass
         except OSError as error:
             raise WorkError(
-                "the folder of the embedded Ray cannot be made",
+                "the folder of the embedded Ray cannot be created",
                 seen=f"{path}: {error.strerror}",
-                hint="set RAY_TMPDIR to a folder with a short path that you may write to",
+                hint="set RAY_TMPDIR to a folder that you may write to; its path must be short, "
+                "because Ray puts Unix sockets there, whose paths have at most some 100 characters",
             ) from error
         if is_private(path):
             return path / RAY
     raise WorkError(
-        "the folder of the embedded Ray cannot be made",
-        seen=f"{path.with_name(_name())} and {NAMES - 1} like it are there, open to others",
-        hint="remove them, or set RAY_TMPDIR to a folder of your own with a short path",
+        "the folder of the embedded Ray cannot be created",
+        seen=f"{path.with_name(_name())} and {NAMES - 1} like it exist and are not private",
+        hint="remove them, or set RAY_TMPDIR to a folder of your own; its path must be short, "
+        "because Ray puts Unix sockets there, whose paths have at most some 100 characters",
     )
 
 

@@ -15,7 +15,7 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 from millrace.models.common.errors import InputError, TransientError, WorkError
 
 TIMEOUT_S = 30.0
-"""For the cluster to begin an answer, or to continue it."""
+"""Longest wait for the cluster to begin an answer, or to continue it."""
 NOT_FOUND = 404
 
 
@@ -25,12 +25,12 @@ class RayJob:
 
     Attributes:
         id: its submission id.
-        status: Ray's: `PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`.
+        status: Ray's status: `PENDING`, `RUNNING`, `STOPPED`, `SUCCEEDED` or `FAILED`.
         started: when it was submitted, milliseconds since 1970.
-        metadata: of its submission.
+        metadata: metadata that it was submitted with.
         message: Ray's message about the status.
-        error_type: Ray's type of the failure; empty if it has not failed.
-        exit_code: of its process; None if that has not ended by itself.
+        error_type: Ray's type of the failure; empty if the job has not failed.
+        exit_code: exit code of its process; None if the process has not ended by itself.
     """
 
     id: str
@@ -43,7 +43,7 @@ class RayJob:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs or waits to run."""
+        """Whether the job runs or waits to run."""
         return self.status in ("PENDING", "RUNNING")
 
 
@@ -51,16 +51,16 @@ class RayJobs:
     """The jobs of one cluster.
 
     Args:
-        address: of its dashboard, `http://host:8265`.
+        address: address of the cluster's dashboard, `http://host:8265`.
 
     Raises:
         InputError: there is no Jobs API, the token is missing or wrong, or Ray's version differs.
-        TransientError: nothing answers.
+        TransientError: nothing answers at the address.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        # Leave out Ray's lines about what it packs and uploads.
+        # Hide Ray's log lines about the files that it packs and uploads.
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)
         with _translate_errors(address):
@@ -68,10 +68,10 @@ class RayJobs:
             version = self._client.cluster_version()
         if version.split(".")[:2] != ray.__version__.split(".")[:2]:
             raise InputError(
-                f"the cluster at {address} runs another Ray than this installation",
+                f"the Ray cluster at {address} runs another version of Ray than this installation",
                 seen=f"Ray {version}",
                 valid=f"Ray {ray.__version__}",
-                hint="install the same Ray, and the same Millrace's dependencies, on its nodes",
+                hint="install this Ray version and Millrace's dependencies on the cluster's nodes",
             )
 
     def submit(
@@ -86,12 +86,13 @@ class RayJobs:
         Args:
             id: its submission id, unique on the cluster.
             entrypoint: its command.
-            runtime_env: Ray's; a local `working_dir` is uploaded, unless the cluster has it.
+            runtime_env: Ray's runtime environment; a local `working_dir` is uploaded, unless the
+                cluster has it already.
             metadata: stored with the job; everyone who may see the cluster can read it.
 
         Raises:
             TransientError: the cluster does not answer.
-            WorkError: it rejects the job.
+            WorkError: the cluster rejects the job.
         """
         with _translate_errors(self.address):
             self._client.submit_job(
@@ -111,7 +112,7 @@ class RayJobs:
             return [_read_job(each) for each in self._client.list_jobs() if each.submission_id]
 
     def job(self, id: str) -> RayJob | None:
-        """Return a job; None where the cluster does not know it.
+        """Return a job; None if the cluster does not know it.
 
         Raises:
             TransientError: the cluster does not answer.
@@ -134,7 +135,7 @@ class RayJobs:
             return str(self._client.get_job_logs(id))
 
     def stop(self, id: str) -> None:
-        """Stop a job; nothing happens if it has ended or does not exist.
+        """Stop a job; do nothing if it has ended or does not exist.
 
         Raises:
             TransientError: the cluster does not answer.
@@ -148,7 +149,7 @@ class RayJobs:
 
 
 class _RejectedRequest(Exception):
-    """The cluster answered with another status than 200."""
+    """The cluster answered with an HTTP status other than 200."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -156,7 +157,7 @@ class _RejectedRequest(Exception):
 
 
 class _Client(JobSubmissionClient):
-    """Ray's client, with a timeout, and with errors that carry the status."""
+    """Ray's client, with a timeout, and with errors that carry the HTTP status."""
 
     def cluster_version(self) -> str:
         """Return the version of Ray that the cluster runs."""
@@ -171,16 +172,16 @@ class _Client(JobSubmissionClient):
 
 @contextmanager
 def _translate_errors(address: str) -> Iterator[None]:
-    """Raise the errors of Ray's client as Millrace's."""
+    """Raise errors of Ray's client as errors of Millrace."""
     try:
         yield
     except AuthenticationError as error:
         raise InputError(
-            f"the Ray cluster at {address} refuses this client",
+            f"the Ray cluster at {address} rejects the token of this client",
             seen=str(error).splitlines()[0].split(". ")[0],
             valid="the token that the cluster was started with",
             hint="set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file with it; "
-            "RAY_AUTH_MODE=disabled is for a cluster that asks for none",
+            "RAY_AUTH_MODE=disabled is for a cluster that needs no token",
         ) from error
     except _RejectedRequest as rejected:
         kind = TransientError if rejected.status >= 500 else WorkError
@@ -188,22 +189,22 @@ def _translate_errors(address: str) -> Iterator[None]:
         raise kind(
             f"the Ray cluster at {address} refused a request",
             seen=f"status {rejected.status}: {last}",
-            hint="see the logs of its dashboard and of its job agent",
+            hint="see the logs of the cluster's dashboard and of its job agent",
         ) from rejected
     except (RuntimeError, ValueError, KeyError) as error:  # the answer is not a Jobs API's
         raise InputError(
             f"there is no Jobs API of Ray at {address}",
             seen=str(error).splitlines()[0],
             valid="the address of a Ray dashboard, http://host:8265",
-            hint="check RAY_ADDRESS; the cluster needs `ray[default]`, and its dashboard",
+            hint="check RAY_ADDRESS; the cluster needs `ray[default]` and a running dashboard",
         ) from error
     except OSError as error:
         raise TransientError(
             f"no Ray cluster answers at {address}",
             seen=_first_cause(error),
             valid="the address of a running Ray dashboard, http://host:8265",
-            hint="check RAY_ADDRESS, or unset it to use the embedded Ray; `ray start --head` has "
-            "a dashboard if `ray[default]` is installed, unless that is switched off",
+            hint="check RAY_ADDRESS, or unset it to use the embedded Ray; `ray start --head` starts"
+            " a dashboard if `ray[default]` is installed and the dashboard is not switched off",
         ) from error
 
 
@@ -234,7 +235,8 @@ PIPELINE = "pipeline.yaml"
 def copy_code(folder: Path, pipeline_file: Path) -> None:
     """Copy Millrace's code, and a pipeline file as `PIPELINE`, into a folder for a job.
 
-    Modules beside the file are left out: the registered version holds all that they made.
+    The user's modules beside the file are left out, because the registered version contains
+    everything that they produced.
 
     Args:
         folder: an existing folder.

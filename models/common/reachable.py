@@ -1,4 +1,4 @@
-"""Checks that a service is reachable, before a client that would retry for minutes."""
+"""Checks that a service is reachable, before a client is used that would retry for minutes."""
 
 import math
 import socket
@@ -14,29 +14,32 @@ from millrace.models.common.errors import SilentError, TransientError, WorkError
 
 TIMEOUT_S = 5.0
 PATIENCE_S = 20.0
-"""For a service that accepts the connection and does not answer: it may be busy or starting."""
+"""Longest wait for a service that accepts connections and does not answer.
+
+It may be busy or starting.
+"""
 SILENT_S, HURRIED_S = 60.0, 1.0
-"""A service that was silent in the last minute gets one second instead."""
+"""A service that was silent in the last `SILENT_S` gets only `HURRIED_S` instead."""
 DATA_S = 5.0
-"""A data page that answered so recently is not requested again."""
+"""A data page that answered within this time is not requested again."""
 
 _silent_at: dict[str, float] = {}
 _answered_at: dict[str, float] = {}
 
 
 def require_http(health: str, *, service: str, setting: str, data: str | None = None) -> None:
-    """Return if a service answers.
+    """Check that a service answers over HTTP.
 
     Args:
-        health: its health page.
+        health: URL of its health page.
         service: its name, for messages.
-        setting: the variable that holds its address.
-        data: a page that needs its data: a server whose database or workers hang still answers
-            its health page. Any answer counts but a server error.
+        setting: environment variable with its address.
+        data: URL of a page that reads the service's data, because a server whose database or
+            workers hang still answers its health page. Any answer but a server error counts.
 
     Raises:
-        SilentError: it accepts connections and does not answer in `PATIENCE_S`.
-        TransientError: nothing answers, or it fails.
+        SilentError: the service accepts connections and does not answer in `PATIENCE_S`.
+        TransientError: nothing answers, or the service fails.
     """
     now = time.monotonic()
     was_silent = now - _silent_at.get(health, -math.inf) < SILENT_S
@@ -63,8 +66,8 @@ def _require_answer(
         except (OSError, ValueError, HTTPException) as error:
             code = error.code if isinstance(error, HTTPError) else 0
             if code in (401, 403) or (is_data and 0 < code < 500):
-                return  # it is there, and wants a login
-            # urllib wraps an error before the request was accepted, but not a late answer.
+                return  # the service runs, and wants a login
+            # urllib wraps an error of the connection, but not the timeout of a late answer.
             if not isinstance(error, TimeoutError):
                 reason = error if code else getattr(error, "reason", error)
                 raise _unreachable(TransientError, service, url, setting, reason) from error
@@ -73,10 +76,10 @@ def _require_answer(
 
 
 def require_tcp(address: str, *, service: str, setting: str) -> None:
-    """Return if something listens at `host:port` or `scheme://host:port`.
+    """Check that something listens at `host:port` or `scheme://host:port`.
 
     Raises:
-        TransientError: nothing does, or the address has no port.
+        TransientError: nothing listens, or the address has no port.
     """
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     try:
@@ -87,15 +90,16 @@ def require_tcp(address: str, *, service: str, setting: str) -> None:
 
 
 def require_database(uri: str, *, service: str, setting: str) -> None:
-    """Return if a SQLite file can be opened or created; any other address is not checked.
+    """Check that a SQLite file can be opened or created; do not check any other address.
 
     Args:
         uri: `sqlite:///path`.
-        service: whose database it is.
-        setting: the variable that holds its address.
+        service: name of the service that owns the database, for messages.
+        setting: environment variable with the database's address.
 
     Raises:
-        WorkError: its folder does not exist, or it cannot be written, or is no database.
+        WorkError: the file's folder does not exist, or the file cannot be written or is not a
+            database.
     """
     scheme, _, path = uri.partition(":///")
     if not scheme.startswith("sqlite") or not path:
@@ -105,7 +109,7 @@ def require_database(uri: str, *, service: str, setting: str) -> None:
             database.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            return  # another process is writing, so it is there
+            return  # another process is writing, so the database exists
         raise WorkError(
             f"the database of {service} cannot be opened",
             seen=f"{path}: {error}",
@@ -121,6 +125,6 @@ def _unreachable(
         f"{service} cannot be reached at {address}",
         seen=error,
         valid=f"the address of a running {service}",
-        hint=f"if `millrace up` runs it, see: millrace status; otherwise check {setting}, or unset "
-        f"it to use the embedded {service}",
+        hint=f"if `millrace up` started it, run `millrace status`; otherwise check {setting}, or "
+        f"unset it to use the embedded {service}",
     )

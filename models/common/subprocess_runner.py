@@ -1,10 +1,10 @@
 """Run a Python program in a subprocess with a time and a memory limit.
 
-A program that hangs, crashes or exhausts its memory ends alone. The subprocess is
-`python -m millrace.models.common.subprocess_runner BYTES PROGRAM [ARGUMENTS…]`: it sets its own
-memory limit and runs PROGRAM, a Python file or the name of a module. (Set between fork and exec,
-beside the threads of a gRPC client, the limit crashed the child.) The last line on stderr says why
-the program failed; run `python PROGRAM` for a stack trace.
+A program that hangs, crashes or exhausts its memory does not take its caller down. The subprocess
+is `python -m millrace.models.common.subprocess_runner BYTES PROGRAM [ARGUMENTS…]`: it sets its own
+memory limit and runs PROGRAM, a Python file or the name of a module. (When the limit was set
+between fork and exec, in a process with the threads of a gRPC client, the child crashed.) The last
+line on stderr says why the program failed; run `python PROGRAM` for a stack trace.
 """
 
 import resource
@@ -19,7 +19,7 @@ from pathlib import Path
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 
 MAX_REASON = 500
-"""Characters of the reason for a failure."""
+"""Longest reason for a failure, in characters."""
 DRIVER = Path("/dev/nvidiactl")
 """Exists where the NVIDIA driver is loaded."""
 STATUS = Path("/proc/self/status")
@@ -29,7 +29,7 @@ BOOTSTRAP = (
     "sys.modules['millrace'].__path__ = [sys.argv.pop(1)]; "
     "from millrace.models.common.subprocess_runner import main; main()"
 )
-"""Makes the package from our folder, for a Python in which Millrace is not installed."""
+"""Python code that imports this copy of Millrace where Millrace is not installed."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,18 @@ def run_in_subprocess(
     Args:
         program: a Python file, or the name of a module.
         arguments: its arguments.
-        limits: its limits.
+        limits: time and memory limits of the subprocess.
         what: what the program does, for error messages.
         stdin: its stdin.
-        environment: its whole environment; None for this process's.
-        python: the interpreter, which may lack Millrace's dependencies; None for this one.
-        retry_killed: whether a kill is a reason to try again; false where the program's own memory
+        environment: all environment variables of the program; None: those of this process.
+        python: the interpreter, which may lack Millrace's dependencies; None: this interpreter.
+        retry_killed: whether a killed program is tried again; false where its own use of memory
             is the most likely cause.
 
     Raises:
-        WorkError: it took too long, crashed or failed; the reason is its last line on stderr.
-        TransientError: it was killed, and `retry_killed`.
+        WorkError: the program took too long, crashed or failed; the reason is its last line on
+            stderr.
+        TransientError: the program was killed, and `retry_killed` is true.
     """
     command = [sys.executable, "-P", "-m", "millrace.models.common.subprocess_runner"]
     if python is not None:
@@ -94,7 +95,7 @@ def run_in_subprocess(
     if process.returncode == -signal.SIGKILL:
         if not retry_killed:
             raise WorkError(f"{what} was killed")
-        # The kernel ran out of memory, or a person killed it: the program did nothing wrong.
+        # The kernel killed the program because memory ran out, or a person did: not its fault.
         raise TransientError(f"{what} was killed", hint="try it again")
     if process.returncode:
         raise WorkError(describe_exit(process.returncode, errors.decode(errors="replace"), what))
@@ -127,18 +128,19 @@ def main() -> None:
 
 
 def memory_resource() -> int:
-    """Return the resource that limits memory on this machine.
+    """Return the `resource` constant by which memory is limited on this machine.
 
-    Beside an NVIDIA GPU it is private writable memory: CUDA reserves address space for all memory
-    of the machine and of its GPUs, and fails to start under a limit on address space.
+    With an NVIDIA GPU it limits private writable memory, because CUDA reserves address space for
+    all memory of the machine and of its GPUs, and does not start under a limit on address space.
     """
     return resource.RLIMIT_DATA if DRIVER.exists() else resource.RLIMIT_AS
 
 
 def peak_memory() -> int:
-    """Return this process's peak memory in bytes, without a GPU's.
+    """Return this process's peak memory in bytes, without GPU memory.
 
-    `getrusage` is the fallback: on Linux it counts what the parent held at the fork too.
+    `getrusage` is only the fallback, because on Linux it also counts the parent's memory at the
+    fork.
     """
     if STATUS.is_file():
         lines = STATUS.read_text().splitlines()

@@ -22,15 +22,17 @@ from millrace.models.common.errors import InputError, nearest
 def load(reference: str, folder: Path) -> object:
     """Import `module:attribute` from `folder`, afresh.
 
-    cloudpickle pickles it by value, so that Ray's workers, which do not see the folder, can run
-    it. It does not pickle a sibling that is imported inside a function: import at the top.
+    cloudpickle pickles the module by value, so that Ray's workers, which do not see the folder,
+    can run it. A sibling module that is imported inside a function is not pickled, so siblings
+    must be imported at the top.
 
     Args:
         reference: the module's dotted name, a colon and an attribute, e.g. `rows:read`.
         folder: the folder that the module's name starts from.
 
     Raises:
-        InputError: the reference is malformed, names nothing, or its module fails to import.
+        InputError: the reference is malformed, the module or attribute does not exist, or the
+            module fails to import.
     """
     module_name, attribute = _split_reference(reference)
     module_path(reference, folder)
@@ -89,7 +91,8 @@ def _import_module(module_name: str, folder: Path) -> ModuleType:
         raise InputError(
             f"your module {module_name!r} cannot be imported",
             seen=f"{type(error).__name__}: {error}{describe_location(error, folder)}",
-            hint=f"fix it; `python -c 'import {module_name}'` in {folder} shows the same",
+            hint=f"fix the module; `python -c 'import {module_name}'` in {folder} shows the same "
+            "error",
         ) from error
 
 
@@ -105,7 +108,7 @@ def describe_location(error: BaseException, folder: Path) -> str:
 
 
 def _make_package(folder: Path) -> ModuleType:
-    """Make the folder a package with a unique name, and forget its earlier modules."""
+    """Make a package of the folder, under a unique name, and forget modules imported before."""
     name = f"millrace_user_{sha256(str(folder).encode()).hexdigest()[:12]}"
     for known in [known for known in sys.modules if known.partition(".")[0] == name]:
         del sys.modules[known]

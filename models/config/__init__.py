@@ -1,4 +1,4 @@
-"""The pipeline file: its parts, each a `Spec` in a module of its own, and how it is read."""
+"""The pipeline file: each of its parts is a `Spec` in its own module; and code that reads it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError, core_schema
 class Spec(BaseModel):
     """Base of every part of a pipeline file: frozen; unknown keys and infinities are refused.
 
-    `millrace.models.config.pipeline_file` turns a refusal into a message with the line and the
-    nearest valid key.
+    `millrace.models.config.pipeline_file` turns a validation error into a message with the line and
+    the nearest valid key.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -20,10 +20,10 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a text: a `Literal` whose values are in a table that is read on first use.
+    """Annotation of a string: like `Literal`, with values from a table that is read on first use.
 
     Attributes:
-        names: returns the values.
+        names: function that returns the values.
     """
 
     names: Callable[[], Iterable[str]]

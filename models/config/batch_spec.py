@@ -23,19 +23,21 @@ def _check_time(text: str) -> str:
 class SamplingSpec(Spec):
     """How a language model's tokens are chosen in a batch job; the keys are vLLM's."""
 
-    max_tokens: int = Field(MAX_TOKENS, ge=1, description="Tokens of an answer at most.")
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="Most tokens of an answer.")
     temperature: float = Field(
-        0.0, ge=0, le=100, description="0 always takes the likeliest token: no chance is in it."
+        0.0, ge=0, le=100, description="0 always takes the most likely token; nothing is random."
     )
     top_p: float = Field(
-        1.0, gt=0, le=1, description="Keep the likeliest tokens that sum up to this probability."
+        1.0, gt=0, le=1, description="Sample from the top tokens that sum up to this probability."
     )
-    top_k: int | None = Field(None, ge=1, description="Keep so many of the likeliest tokens.")
+    top_k: int | None = Field(None, ge=1, description="Sample from this many top tokens.")
     repetition_penalty: float = Field(
-        1.0, gt=0, description="Above 1 makes tokens of prompt and answer less likely."
+        1.0,
+        gt=0,
+        description="Above 1 makes tokens of the prompt and the answer so far unlikelier.",
     )
     seed: int = Field(
-        0, ge=0, lt=2**32, description="The same seed gives a row the same answer again."
+        0, ge=0, lt=2**32, description="With the same seed a row gets the same answer again."
     )
     stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
         (), max_length=16, description="Texts that end an answer; they are not part of it."
@@ -48,21 +50,21 @@ class BatchSpec(Spec):
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Rows per call of the model: 1024, or 256 prompts, when left out. Of texts a "
-        "call holds what `max_num_batched_tokens` lets it.",
+        description="Rows per call of the model; 1024, or 256 prompts, when left out. For texts "
+        "`max_num_batched_tokens` limits a call instead.",
     )
     max_num_batched_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens that the model reads at a time: of texts, filled up to the longest of "
-        "a call, 8192 when left out; of a language model in a step of its engine, as many as the "
-        "engine chooses.",
+        description="Most tokens that the model reads at a time. For texts: tokens of a call, "
+        "padding included; 8192 when left out. For a language model: tokens of a step of its "
+        "engine; the engine's own choice when left out.",
     )
     num_actors: int | None = Field(
         None,
         ge=1,
-        description="Actors that score; one per core when left out. With vLLM its engines, as many "
-        "as the GPUs have room for.",
+        description="Actors that score; one per core when left out. With vLLM: number of engines; "
+        "as many as the GPUs have room for when left out.",
     )
     threads_per_actor: int = Field(1, ge=1, description="Threads of the model in each actor.")
     input: str | None = Field(
@@ -74,41 +76,44 @@ class BatchSpec(Spec):
         7,
         ge=0,
         le=366,
-        description="Days back in which the scheduled run scores dates that have no commit.",
+        description="How many days back the scheduled run looks for dates without a commit, and "
+        "scores them.",
     )
     key: Names = Field(
         (),
-        description="Columns that identify a row of the input; those of the dataset when left out. "
-        "Prompts of a pipeline with neither are known by a hash of theirs.",
+        description="Columns that identify a row of the input; dataset.key when left out. If both "
+        "are empty, a hash of the prompt identifies a prompt.",
     )
     max_dead_letters: float = Field(
         0.05,
         ge=0,
         le=1,
-        description="Share of rows that cannot be scored above which nothing is committed.",
+        description="Largest share of rows that may fail; if more fail, nothing is committed.",
     )
     price_per_hour: float | None = Field(
         None,
         ge=0,
-        description="What the machines cost; it gives the cost of a million tokens, or rows.",
+        description="Cost of the machines per hour, from which the report computes the cost of a "
+        "million tokens, or rows.",
     )
     deadline: Annotated[str, AfterValidator(_check_time)] | None = Field(
         None,
-        description="When a job has to be done, HH:MM in `schedule.timezone`; a job that will miss "
-        "it warns early.",
+        description="Time by which a job must be done, HH:MM in `schedule.timezone`; a job that "
+        "will miss it warns early.",
     )
     max_disagreement: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of a sample of answers that may differ from those of the same version "
-        "where it is live, above which nothing is committed: 0.05, or 0.25 of completions, when "
-        "left out.",
+        description="Largest share of a sample of answers that may differ from the answers of the "
+        "same version on the live server; if more differ, nothing is committed. 0.05, or 0.25 for "
+        "completions, when left out.",
     )
     max_drift: float = Field(
         0.25,
         ge=0,
-        description="PSI of a column, above what chance gives, from which its drift is reported.",
+        description="Population stability index (PSI) of a column, minus what chance gives, from "
+        "which drift is reported.",
     )
     prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
     sampling: SamplingSpec = Field(
@@ -137,7 +142,7 @@ Timezone = Annotated[str, AfterValidator(_check_timezone)]
 
 
 class ScheduleSpec(Spec):
-    """Cron lines of the scheduled deployments, in `timezone`; null switches one off."""
+    """Cron lines of the scheduled deployments, in `timezone`; null switches a deployment off."""
 
     train: Cron | None = Field("0 3 * * 1", description="When to retrain.")
     score: Cron | None = Field("0 2 * * *", description="When to score.")

@@ -9,16 +9,19 @@ from millrace.models.config.model_uri import VersionName
 
 
 class DistillationSpec(Spec):
-    """A registered version whose answers are learnt beside the targets."""
+    """Distillation: the answers of a registered version are learnt beside the targets."""
 
     teacher: VersionName = Field(
         description="A registered model of the same columns and classes: NAME for its champion, "
         "NAME@ALIAS or NAME/VERSION."
     )
     temperature: float = Field(
-        2.0, gt=0, description="Of both softmaxes; the higher, the more the wrong classes count."
+        2.0,
+        gt=0,
+        description="Temperature of the softmax of teacher and student; the higher, the more the "
+        "wrong classes count.",
     )
-    weight: float = Field(0.5, ge=0, le=1, description="Share of the teacher in the loss.")
+    weight: float = Field(0.5, ge=0, le=1, description="Weight of the teacher in the loss.")
 
 
 class PruningSpec(Spec):
@@ -30,16 +33,18 @@ class PruningSpec(Spec):
         "size and speed stay. structured: whole neurons and channels are removed, so the model is "
         "smaller and faster; for mlp, cnn, and classes that have removable_units.",
     )
-    sparsity: float = Field(0.5, gt=0, lt=1, description="Share that is pruned at the end.")
+    sparsity: float = Field(
+        0.5, gt=0, lt=1, description="Share that is zero or removed at the end."
+    )
     start: float = Field(0.2, ge=0, lt=1, description="Share of training before pruning begins.")
     end: float = Field(
-        0.8, gt=0, le=1, description="Share of training after which the sparsity is reached."
+        0.8, gt=0, le=1, description="Share of training after which the full sparsity is reached."
     )
     frequency: int = Field(10, ge=1, description="Steps from one pruning to the next.")
     scope: Literal["layer", "global"] = Field(
         "layer",
-        description="Whether each layer reaches this sparsity or all together; structured goes "
-        "by layer only.",
+        description="layer: each layer reaches the sparsity. global: all layers together reach it; "
+        "not for structured.",
     )
 
     @model_validator(mode="after")
@@ -51,7 +56,10 @@ class PruningSpec(Spec):
     @model_validator(mode="after")
     def _require_comparable(self) -> Self:
         if self.kind == "structured" and self.scope == "global":
-            raise ValueError("norms of different layers do not compare: structured needs layer")
+            raise ValueError(
+                "kind: structured needs scope: layer, because norms of different layers are not "
+                "comparable"
+            )
         return self
 
 
@@ -60,5 +68,5 @@ class QuantizationAwareSpec(Spec):
 
     start: float = Field(0.5, ge=0, lt=1, description="Share of training before rounding begins.")
     averaging_constant: float = Field(
-        0.05, gt=0, le=1, description="Share of each batch in the moving range of activations."
+        0.05, gt=0, le=1, description="Weight of a new batch in the moving range of activations."
     )

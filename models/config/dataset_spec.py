@@ -11,7 +11,7 @@ from millrace.models.config import OneOf, Spec
 ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
 
 TEXTS: tuple[ColumnType, ...] = ("text", "messages")
-"""Types of a target that a language model continues, token by token."""
+"""Column types of a target that a language model learns token by token."""
 
 Split = Literal["train", "validation", "test"]
 
@@ -23,7 +23,7 @@ class FileFormat:
     """A format of files with rows.
 
     Attributes:
-        endings: of its files.
+        endings: endings of the file names.
         source: the class that reads them, a `FileSource`, as `module:Class`.
     """
 
@@ -36,7 +36,7 @@ FILE_FORMATS: Mapping[str, FileFormat] = {
     "csv": FileFormat((".csv", ".tsv"), f"{SOURCES}.csv_source:CsvSource"),
     "jsonl": FileFormat((".jsonl", ".ndjson", ".json"), f"{SOURCES}.jsonl_source:JsonlSource"),
 }
-"""What datasets and batch jobs read, by the name in `dataset.format`."""
+"""The file formats that datasets and batch jobs read, by the name in `dataset.format`."""
 FormatName = Annotated[str, OneOf(lambda: ("auto", *FILE_FORMATS, "text", "delta"))]
 
 
@@ -45,15 +45,15 @@ class ColumnSpec(Spec):
 
     type: ColumnType | None = Field(
         None,
-        description="float, int, bool, string (kept, not learnt from), category (string or integer "
-        "codes with a known set of values), vector (a list of floats of one length), text (for "
-        "text_classifier and causal_lm) or messages (of a chat, a list of {role, content}, for "
-        "causal_lm). Inferred when left out, text and messages only where features is [].",
+        description="float, int, bool, string (stored, but not learnt from), category (string or "
+        "integer codes with a known set of values), vector (a list of floats of one length), text "
+        "(for text_classifier and causal_lm) or messages (of a chat, a list of {role, content}, "
+        "for causal_lm). Inferred when left out; text and messages only where features is [].",
     )
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
     nullable: bool = Field(
-        False, description="Accept nulls and NaN; a feature's are replaced by the train mean."
+        False, description="Accept null and NaN; in a feature the train split's mean replaces them."
     )
     categories: tuple[str | int | bool, ...] | None = Field(
         None, description="The values allowed; taken from the data when left out."
@@ -61,14 +61,14 @@ class ColumnSpec(Spec):
 
     @property
     def declared_type(self) -> ColumnType | None:
-        """The declared type; categories declare the type category."""
+        """The declared type; a column with declared categories has the type category."""
         return self.type or (None if self.categories is None else "category")
 
     @model_validator(mode="after")
     def _require_learnable(self) -> "ColumnSpec":
         if self.type in TEXTS and self.nullable:
             raise ValueError(
-                "a text cannot be nullable: there is nothing to learn from one that is missing; "
+                "a text cannot be nullable, because there is nothing to learn from a missing text; "
                 "leave such rows out, or raise dataset.max_quarantine"
             )
         return self
@@ -78,7 +78,7 @@ class SplitSpec(Spec):
     """Shares of the three splits. They must add up to 1."""
 
     train: float = Field(0.8, gt=0, lt=1, description="Share of rows to train on.")
-    validation: float = Field(0.1, gt=0, lt=1, description="Share of rows to choose by.")
+    validation: float = Field(0.1, gt=0, lt=1, description="Share of rows to validate on.")
     test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class SplitSpec(Spec):
 
 
 def _wrap_name(value: object) -> object:
-    """Let `key: id` stand for `key: [id]`."""
+    """Accept `key: id` as short for `key: [id]`."""
     return [value] if isinstance(value, str) else value
 
 
@@ -108,7 +108,7 @@ class DatasetSpec(Spec):
         "a file: path and text); a Delta table; sklearn:NAME; or module:function that yields "
         "pyarrow record batches, from a folder beside the pipeline file."
     )
-    format: FormatName = Field("auto", description="Format of the source; by its ending when auto.")
+    format: FormatName = Field("auto", description="Format of the source; auto: by its ending.")
     target: str = Field(
         description="The column to predict; for causal_lm the text, the answer or the messages."
     )
@@ -118,13 +118,13 @@ class DatasetSpec(Spec):
     features: Names | None = Field(
         None,
         description="Columns to learn from; all but the key and the target when left out. For "
-        "causal_lm [], or the prompt that the target answers.",
+        "causal_lm: [], or the column of the prompt that the target answers.",
     )
     task: Literal["classification", "regression"] | None = Field(
         None,
-        description="What the target is: classes or a number. Inferred when left out: text, truth "
-        "values and few whole numbers are classes; fractions, and many whole numbers with few rows "
-        "each, are a number. Fixed from the first snapshot on.",
+        description="What the target is: classes or a number. Inferred when left out: text, "
+        "booleans and few different whole numbers are classes; fractions, and many different whole "
+        "numbers with few rows each, are a number. Fixed from the first snapshot on.",
     )
     columns: dict[str, ColumnSpec] = Field(
         default_factory=dict,
@@ -137,9 +137,9 @@ class DatasetSpec(Spec):
 
     @property
     def continued(self) -> bool:
-        """Whether the target is a text to continue, as a language model learns from."""
+        """Whether the target is text that a language model learns to continue."""
         return self.features == () or self.column(self.target).type in TEXTS
 
     def column(self, name: str) -> ColumnSpec:
-        """Return the declaration of a column; an empty one if it has none."""
+        """Return the declaration of a column; an empty declaration if the file has none."""
         return self.columns.get(name, ColumnSpec())

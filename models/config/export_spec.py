@@ -10,11 +10,11 @@ from millrace.models.config.model_kind import all_variants
 
 VariantName = Annotated[str, OneOf(all_variants)]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
-"""Group sizes of 4-bit weights, as nncf counts them."""
+"""Group sizes of 4-bit weights, in nncf's notation: -1 is a whole row."""
 
 
 class ExportLimits(Spec):
-    """Limits of the process of one conversion or one measurement."""
+    """Limits of the subprocess of one conversion or one measurement."""
 
     seconds: float = Field(600.0, gt=0, le=1e6, description="Wall time.")
     memory_gib: float = Field(16.0, gt=0, le=1e6, description="Memory of the host, in GiB.")
@@ -31,41 +31,42 @@ class ExportSpec(Spec):
     candidates: tuple[VariantName, ...] = Field(
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
         min_length=1,
-        description="Variants to export and measure, the preferred ones first: of two that are as "
-        "good, the first is chosen. A causal_lm has its own; the default is openvino-fp32, "
-        "openvino-int8 and openvino-int4. gradient_boosting has onnx-fp32 alone.",
+        description="Variants to export and measure, the preferred ones first: of two equally good "
+        "ones the first is chosen. A causal_lm has other variants; its default is openvino-fp32, "
+        "openvino-int8 and openvino-int4. gradient_boosting has only onnx-fp32.",
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",
-        description="What the chosen candidate is best at, among those that pass: p50 of one row, "
-        "rows per second in full batches, bytes, or the task metric.",
+        description="How one of the candidates that pass is chosen. latency: lowest p50 of one "
+        "row. throughput: most rows per second in full batches. size: fewest bytes. metric: best "
+        "task metric.",
     )
     max_metric_loss: float = Field(
-        0.01, ge=0, le=1, description="Largest loss of the metric against PyTorch, relative."
+        0.01, ge=0, le=1, description="Largest relative loss of the metric against PyTorch."
     )
     max_perplexity_increase: float = Field(
         0.01,
         ge=0,
-        description="Largest increase of the perplexity against PyTorch, relative; causal_lm only.",
+        description="Largest relative increase of the perplexity against PyTorch; causal_lm only.",
     )
     group_size: GroupSize = Field(
         64,
-        description="Weights of 4 bits that share a scale, or -1 for all of a row; a layer whose "
-        "width it does not divide gets groups of the largest power of two that does, of 16 at "
-        "least, or 8 bits; causal_lm only.",
+        description="Number of 4-bit weights that share a scale; -1: all of a row. If it does not "
+        "divide the width of a layer, that layer gets the largest power of two that does, at least "
+        "16, or 8-bit weights; causal_lm only.",
     )
     ratio: float = Field(
         1.0,
         gt=0,
         le=1,
         description="Share of the layers' weights that get 4 bits in a 4-bit variant; the others, "
-        "the more sensitive, get 8; causal_lm only.",
+        "which are more sensitive, get 8; causal_lm only.",
     )
     max_size_mib: float | None = Field(
-        None, gt=0, description="Largest file, in MiB; null for any."
+        None, gt=0, description="Largest size of the files, in MiB; null: no limit."
     )
     limits: ExportLimits = Field(
-        default_factory=ExportLimits, description="What one conversion may take."
+        default_factory=ExportLimits, description="Limits of one conversion or measurement."
     )
     calibration_rows: int = Field(
         512, ge=1, description="Rows of the train split that calibrate static quantization."

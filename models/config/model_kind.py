@@ -1,9 +1,9 @@
-"""ModelKind: the kinds of models that there are, and what each says of itself.
+"""ModelKind: the interface of a kind of model, and the table of all kinds.
 
-The line (flows, tasks, registry, release, batch) asks a kind and never which one it is. What only
-a kind knows is in `tasks/kinds/KIND/` and the folders that CONTRIBUTING.md lists; a kind is
-registered by one line of `KINDS`. A kind is named there and loaded when it is used: commands that
-train nothing import nothing of it.
+Shared code (flows, tasks, registry, release, batch) calls this interface and never tests which kind
+it has. Code of only one kind is in `tasks/kinds/KIND/` and in the folders that CONTRIBUTING.md
+lists. One line of `KINDS` registers a kind. The class is imported when the kind is used, so
+commands that train nothing do not import it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,31 +23,32 @@ KINDS: dict[str, str] = {
     "language": "millrace.tasks.kinds.language.language_kind:LanguageKind",
     "gradient_boosting": "millrace.tasks.kinds.gradient_boosting.boosting_kind:BoostingKind",
 }
-"""The class of each kind by its name, which is the tag `millrace.kind` of its versions."""
+"""The class of each kind by the kind's name, which its versions have as the tag `millrace.kind`."""
 FIRST_KIND = next(iter(KINDS))
-"""Of a family and of a version that name none."""
+"""The kind of a family that no kind lists, and of a version without the tag `millrace.kind`."""
 
 
 class ModelKind(Protocol):
     """One kind of model.
 
     Attributes:
-        name: in `KINDS`.
-        families: values of `model.family`.
-        keys: keys that not every kind has, by part of the pipeline file.
-        variants: names for `export.candidates`.
-        default_variants: where the pipeline file has no `export.candidates`; empty for
-            `ExportSpec`'s own.
-        rollouts: values of `rollout.kind`.
-        gates: keys of the pipeline file that refuse a candidate.
-        evidence_files: what lies beside the model in a registered version.
-        model_folder: folder of the model's files in a version; empty where they lie at its top.
-        model_files: their names; none where a version says them.
-        triton: the class that tells Triton how to serve it, as `module:Class`; see
+        name: its name in `KINDS`.
+        families: its values of `model.family`.
+        keys: pipeline file keys of this kind that not every kind has, by part of the file.
+        variants: names allowed in `export.candidates`.
+        default_variants: variants if the pipeline file has no `export.candidates`; empty: the
+            default of `ExportSpec`.
+        rollouts: allowed values of `rollout.kind`.
+        gates: pipeline file keys whose limits a candidate must meet.
+        evidence_files: names of the files beside the model in a registered version.
+        model_folder: folder of the model's files in a version; empty: the version's own folder.
+        model_files: names of the model's files; empty: all files in `model_folder`.
+        triton: the class that writes Triton's configuration, as `module:Class`; see
             `serving/triton/version_config.py`.
-        steps: the function for each step of the line, as `module:function`; see
+        steps: the function for each step from training to serving, as `module:function`; see
             `tasks/kinds/steps.py`.
-        folders: folders and files of the checkout that may know this kind, beside tests and docs.
+        folders: folders and files of the repository that may contain code for this kind, beside
+            tests and docs.
     """
 
     name: str
@@ -72,26 +73,26 @@ class ModelKind(Protocol):
         """Refuse a dataset that the family cannot learn from.
 
         Args:
-            spec: the pipeline file's `dataset` part, with what its source adds.
+            spec: the pipeline file's `dataset` part, with the settings that its source adds.
             family: `model.family`.
 
         Raises:
-            InputError: they do not fit.
+            InputError: the family cannot learn from the dataset.
         """
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
-        """Refuse, before anything is read, a model that cannot be built.
+        """Refuse a model that cannot be built, before any rows are read.
 
         Args:
             spec: the pipeline file's `model` part.
-            folder: of the pipeline file.
+            folder: folder of the pipeline file.
 
         Raises:
-            InputError: a class of the user's own is not there.
+            InputError: the user's own class does not exist.
         """
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-        """Yield, in words, values of the pipeline file that do not go together.
+        """Yield a message for each combination of values that the kind does not support.
 
         Args:
             family: `model.family`.
@@ -102,24 +103,24 @@ class ModelKind(Protocol):
 
 @cache
 def kind_named(name: str) -> ModelKind:
-    """Return the kind of that name.
+    """Return the kind with a name.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such kind.
     """
     if name not in KINDS:
         raise InputError(
-            f"there is no kind of model {name!r}",
+            f"this Millrace does not know the kind of model {name!r}",
             seen=name,
             valid=", ".join(KINDS),
-            hint="a newer Millrace may have made it; update this one",
+            hint="if a newer Millrace registered the model, update Millrace here",
         )
     kind: ModelKind = load_object(KINDS[name])()
     return kind
 
 
 def load_object(name: str) -> Any:
-    """Import a module, and return the object `module:name`."""
+    """Import the module in `module:name`, and return the object of that name."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -134,14 +135,14 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "language": ("nncf", "openvino", "openvino_genai", "openvino_tokenizers", "peft"),
     "text": ("transformers",),
 }
-"""The modules of each extra that a family needs."""
+"""Extras of the pip package that a family may need, and the modules of each."""
 
 
 def require_extras(family: str, *extras: str) -> None:
     """Refuse a family whose packages are not installed.
 
     Raises:
-        InputError: it names the extras to install.
+        InputError: a package is missing; the hint names the extras to install.
     """
     missing = [name for extra in extras for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
@@ -153,7 +154,7 @@ def require_extras(family: str, *extras: str) -> None:
 
 
 def kind_of_family(family: str) -> ModelKind:
-    """Return the kind that trains a `model.family`; the first one if none does."""
+    """Return the kind that trains a `model.family`; `FIRST_KIND` if none does."""
     return next((kind for kind in all_kinds() if kind.trains(family)), kind_named(FIRST_KIND))
 
 
@@ -168,7 +169,7 @@ def all_variants() -> tuple[str, ...]:
 
 
 def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a pipeline file with its kind's variants where it names none."""
+    """Return the values of a pipeline file, with its kind's variants if it names none."""
     model, export = values.get("model") or {}, values.get("export") or {}
     if not isinstance(model, Mapping) or not isinstance(export, Mapping):
         return values
@@ -179,20 +180,20 @@ def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-    """Yield what does not go with the family, in words.
+    """Yield a message for each value that the family does not support.
 
     Args:
         family: `model.family`.
-        parts: parts of the pipeline file by name. A key with its default value says nothing: a
-            pipeline file that was resolved has them all.
+        parts: parts of the pipeline file by name. A key with its default value is not reported,
+            because a resolved pipeline file has all keys.
     """
     if not any(kind.trains(family) for kind in all_kinds()):
-        return  # there is none of this name, which is said first
+        return  # an unknown family is another error, which is reported first
     kind = kind_of_family(family)
     for part, keys in _keys_of_others(kind).items():
         for key in keys:
             if is_set(parts[part], key):
-                yield f"{part}.{key} does not go with the family {family}"
+                yield f"{part}.{key} is not supported for the family {family}"
     yield from kind.find_misfits(family, parts)
     rollout = getattr(parts.get("rollout"), "kind", "direct")
     if rollout not in kind.rollouts:
@@ -200,17 +201,17 @@ def find_misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
     for name in getattr(parts["export"], "candidates", ()):
         if name not in kind.variants:
             valid = ", ".join(kind.variants)
-            yield f"export.candidates: the family {family} has no variant {name}, it has {valid}"
+            yield f"export.candidates: the family {family} has no variant {name}, only {valid}"
 
 
 def is_set(part: Spec, key: str) -> bool:
-    """Return whether a key of the pipeline file has another value than its default."""
+    """Return whether a key of the pipeline file has a value other than its default."""
     default = type(part).model_fields[key].get_default(call_default_factory=True)
     return bool(getattr(part, key) != default)
 
 
 def _keys_of_others(kind: ModelKind) -> dict[str, list[str]]:
-    """Return the keys that other kinds have and this one has not, by part."""
+    """Return the keys that other kinds have and `kind` does not, by part."""
     found: dict[str, list[str]] = {}
     for other in all_kinds():
         for part, keys in other.keys.items():

@@ -1,7 +1,7 @@
 """How a pipeline file names a registered version.
 
-`NAME`, `NAME@ALIAS` or `NAME/VERSION`; and MLflow's URI `models:/NAME@ALIAS` or
-`models:/NAME/VERSION`, where a folder or a name of the Hugging Face hub could stand as well.
+It is `NAME`, `NAME@ALIAS` or `NAME/VERSION`. Keys that also accept a folder or a name on the
+Hugging Face hub need MLflow's URI: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 """
 
 import re
@@ -17,7 +17,7 @@ VersionName = Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")]
 
 
 def model_of(name: str) -> str:
-    """Return the registered model of a `VersionName`."""
+    """Return the name of the registered model in a `VersionName`."""
     return name.partition("/")[0].partition("@")[0]
 
 

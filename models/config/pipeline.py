@@ -22,12 +22,12 @@ from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 
 
 def _wrap_word(value: object) -> object:
-    """Let `promotion: auto` stand for `promotion: {mode: auto}`."""
+    """Accept `promotion: auto` as short for `promotion: {mode: auto}`."""
     return {"mode": value} if isinstance(value, str) else value
 
 
 NAME = "a small letter, then at most 62 small letters, digits, - or _"
-"""A model's name, in words. It has no dot: Millrace's own models in Triton have one."""
+"""The rule for a model's name. It excludes dots, which Millrace's own models in Triton have."""
 
 
 class Pipeline(Spec):
@@ -39,17 +39,17 @@ class Pipeline(Spec):
     )
     dataset: DatasetSpec = Field(description="Where the rows come from.")
     model: ModelSpec = Field(default_factory=ModelSpec, description="What is trained.")
-    training: TrainingSpec = Field(default_factory=TrainingSpec, description="How.")
-    export: ExportSpec = Field(default_factory=ExportSpec, description="What is shipped.")
+    training: TrainingSpec = Field(default_factory=TrainingSpec, description="How it is trained.")
+    export: ExportSpec = Field(default_factory=ExportSpec, description="Variants to export.")
     promotion: Annotated[PromotionSpec, BeforeValidator(_wrap_word)] = Field(
         default_factory=PromotionSpec, description="Who moves the alias champion: auto or manual."
     )
     serving: ServingSpec = Field(default_factory=ServingSpec, description="How Triton serves it.")
     rollout: RolloutSpec = Field(
-        default_factory=RolloutSpec, description="How a new version gets all traffic."
+        default_factory=RolloutSpec, description="How traffic moves to a new version."
     )
     batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
-    schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When.")
+    schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When flows run.")
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +69,7 @@ class Pipeline(Spec):
         draft = self.serving.generation.draft
         if draft is not None and model_of(draft) == self.name:
             raise ValueError(
-                f"serving.generation.draft: {draft} is this model itself; a draft is a smaller one"
+                f"serving.generation.draft: {draft} is this model itself; name a smaller model"
             )
         return self
 

@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+                    problem=f"the key {key!r} occurs twice", problem_mark=key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -41,7 +41,7 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
 
     Args:
         path: the YAML file; relative paths in it start from its folder.
-        overrides: `a.b=value` lines of `--set`; the value is YAML.
+        overrides: values of `--set`, each `a.b=value` with the value in YAML.
 
     Raises:
         InputError: the file does not exist, is not YAML, or is not valid; the message lists every
@@ -63,9 +63,9 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
 
 
 def resolved_yaml(pipeline: Pipeline) -> str:
-    """Return the pipeline as YAML, with all defaults, and without passwords of addresses.
+    """Return the pipeline as YAML, with all defaults, and without passwords in addresses.
 
-    It goes into the registry, which others may read.
+    The text is stored in the registry, which others may read.
     """
     values = _redact_values(pipeline.model_dump(mode="json"))
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
@@ -100,12 +100,12 @@ def _parse_yaml(text: str, path: Path) -> dict[str, Any]:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(
-            f"{path}{where}: this is not YAML that can be read",
+            f"{path}{where}: this is not valid YAML",
             seen=" ".join(filter(None, (error.problem, error.context))),
-            hint="fix that line; YAML goes by indentation, with spaces",
+            hint="fix that line; YAML is structured by indentation, with spaces",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path} is not YAML that can be read", seen=error) from error
+        raise InputError(f"{path} is not valid YAML", seen=error) from error
     if not isinstance(values, dict):
         raise InputError(
             f"{path} holds no pipeline",
@@ -169,7 +169,7 @@ def _invalid_error(path: Path, error: ValidationError, lines: dict[Location, str
     again = f" {SET} …" if any(SET in origin for origin in origins) else ""
     return InputError(
         f"{count} in {_name_sources(path, origins)}{listed}",
-        hint=f"fix that; `millrace check {path}{again}` says when it is right",
+        hint=f"fix what is listed above; then run `millrace check {path}{again}`",
     )
 
 
@@ -188,7 +188,7 @@ def _name_sources(path: Path, origins: Sequence[str]) -> str:
 
 
 def _find_origin(place: Location, lines: dict[Location, str]) -> str:
-    """Return where a value comes from: its line, and the `--set` that changed a part of it."""
+    """Return where a value comes from: its line, and any `--set` that changed a part of it."""
     above = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
     within = [
         line
@@ -215,11 +215,11 @@ def _explain(error: Any, place: Location) -> str:
         hint = nearest(str(place[-1]), known)
         return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
     if kind == "string_pattern_mismatch" and place == ("name",):
-        why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
+        why = "; names with a dot are reserved for Millrace" if "." in str(seen) else ""
         return f"must be {NAME}; seen {seen!r}{why}; choose another name"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    message = message.replace("a valid tuple", "a list").replace("tuple", "list")  # as YAML says
+    message = message.replace("a valid tuple", "a list").replace("tuple", "list")  # in YAML's terms
     text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
     if kind == "literal_error" and isinstance(seen, str):
         expected = error["ctx"]["expected"].replace(" or ", ", ").split(", ")

@@ -1,4 +1,4 @@
-"""The part `rollout`: how a new version gets all traffic."""
+"""The part `rollout`: how traffic moves to a new version."""
 
 from typing import Annotated, Literal
 
@@ -8,46 +8,50 @@ from millrace.models.config import Spec
 
 
 class JudgeSpec(Spec):
-    """What a candidate must show before it gets more traffic, and with what certainty."""
+    """The limits that a candidate must meet before it gets more traffic, and how certainly."""
 
     level: float = Field(
         0.05,
         gt=0,
         lt=0.5,
-        description="Largest probability that a rollout promotes a candidate which is worse than "
-        "the limits below; it is shared out over all steps and tests.",
+        description="Largest probability that a rollout promotes a candidate that is worse than "
+        "the limits below; it is divided among all steps and tests.",
     )
     min_agreement: float = Field(
         0.99,
         ge=0,
         lt=1,
-        description="Share of rows that both versions must answer alike; of each request that "
-        "both answered, one row counts.",
+        description="Smallest share of rows that both versions answer alike; one row of each "
+        "request that both answered counts.",
     )
     max_slowdown: float = Field(
-        1.3, gt=1, description="Latency of the candidate over the champion's, geometric means."
+        1.3,
+        gt=1,
+        description="Largest latency of the candidate divided by the champion's, both geometric "
+        "means.",
     )
     max_failures: float = Field(
         0.01,
         gt=0,
         lt=1,
-        description="Share of requests that the candidate fails and the champion answers.",
+        description="Largest share of requests that the candidate fails and the champion answers.",
     )
     tolerance: float = Field(
         0.01,
         ge=0,
-        description="Relative difference up to which two numbers are alike; where an output has "
-        "several columns, its largest one must be the same.",
+        description="Largest relative difference of two numbers that count as alike. Rows of an "
+        "output with several columns are alike if the same column is the largest.",
     )
 
 
 class RolloutSpec(Spec):
-    """How a new version gets all traffic."""
+    """How traffic moves to a new version."""
 
     kind: Literal["direct", "canary", "shadow"] = Field(
         "direct",
-        description="direct: at once. canary: by rising shares of the requests. shadow: it answers "
-        "nobody, and its answers are compared with the champion's.",
+        description="direct: the new version gets all traffic at once. canary: it gets rising "
+        "shares of the requests. shadow: clients get only the champion's answers, and the new "
+        "version's are compared with them.",
     )
     steps: tuple[Annotated[float, Field(gt=0, lt=100)], ...] = Field(
         (1, 10, 50), min_length=1, description="Percent of the requests in each step of a canary."
@@ -57,14 +61,15 @@ class RolloutSpec(Spec):
         10,
         gt=0,
         le=100,
-        description="Percent of all requests that both versions answer in a canary, at most.",
+        description="Largest percentage of all requests that both versions answer in a canary.",
     )
     sticky_key: str = Field(
         "sticky_key",
         min_length=1,
-        description="The request parameter by whose value requests stay with one version.",
+        description="Name of a request parameter; requests with the same value of it go to the "
+        "same version.",
     )
-    judge: JudgeSpec = Field(default_factory=JudgeSpec, description="What it takes to go on.")
+    judge: JudgeSpec = Field(default_factory=JudgeSpec, description="Limits for the next step.")
 
     @model_validator(mode="after")
     def _require_rising_steps(self) -> "RolloutSpec":

@@ -9,25 +9,26 @@ from millrace.models.config.language_spec import GenerationSpec
 
 
 class RequireSpec(Spec):
-    """What a version must have before it gets traffic, whoever set the alias."""
+    """What a version needs before it gets traffic, whoever set the alias."""
 
     signed: bool = Field(
         True,
-        description="A signature by a key that this home trusts. false counts only in a file that "
-        "this home's owner names: in MILLRACE_PIPELINES or to `millrace score`.",
+        description="Require a signature by a key that this home folder trusts. false has an "
+        "effect only in a file that the owner of the home folder names: in MILLRACE_PIPELINES or "
+        "to `millrace score`.",
     )
-    certificate: bool = Field(True, description="A certificate that says it held its gates.")
+    certificate: bool = Field(True, description="Require a certificate that it passed its gates.")
     max_metric_drop: float | None = Field(
         0.05,
         ge=0,
-        description="Largest relative drop of the metric against the version that is live, on the "
-        "test split that the new one was certified on; null does not compare. Going back to a "
+        description="Largest relative drop of the metric against the live version, on the test "
+        "split that the new version was certified on; null: do not compare. A rollback to a "
         "version that was live is not compared.",
     )
     approval: bool = Field(
         False,
-        description="The tag millrace.approved_by, set to a name other than that of the user who "
-        "ran the training.",
+        description="Require the tag millrace.approved_by, set to a name other than that of the "
+        "user who ran the training.",
     )
 
 
@@ -40,12 +41,12 @@ class PromotionSpec(Spec):
         "the same test split becomes champion. manual: a person does it in the MLflow UI.",
     )
     require: RequireSpec = Field(
-        default_factory=RequireSpec, description="What a champion must have to go live."
+        default_factory=RequireSpec, description="What a champion needs to go live."
     )
 
 
 def _wrap_word(value: object) -> object:
-    """Let `accelerator: tensorrt` stand for `accelerator: {name: tensorrt}`."""
+    """Accept `accelerator: tensorrt` as short for `accelerator: {name: tensorrt}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -54,21 +55,23 @@ class AcceleratorSpec(Spec):
 
     name: Literal["tensorrt"] = Field(
         "tensorrt",
-        description="Engines are built from the ONNX file where it is loaded, which takes time.",
+        description="TensorRT engines are built when a server loads the ONNX file, which takes "
+        "time.",
     )
     precision_mode: Literal["FP32", "FP16", "BF16", "INT8"] = Field(
         "FP32",
-        description="What TensorRT before 11 may compute in; INT8 wants a variant with QDQ, "
-        "such as onnx-int8-symmetric. TensorRT 11 always computes in the types of the variant.",
+        description="Precision that TensorRT before version 11 may compute in; INT8 needs a "
+        "variant with QDQ nodes, such as onnx-int8-symmetric. TensorRT 11 always computes in the "
+        "types of the variant.",
     )
     max_workspace_size_bytes: int = Field(
-        2**30, ge=2**20, description="Largest memory of the GPU that kernels may use for a while."
+        2**30, ge=2**20, description="Largest temporary GPU memory of kernels, in bytes."
     )
     trt_timing_cache_path: str | None = Field(
         None,
         min_length=1,
-        description="Folder, on the machine of Triton, that keeps the times of kernels, so that "
-        "the next engine is built sooner; null keeps nothing.",
+        description="Folder on Triton's machine for the measured times of kernels, so that the "
+        "next engine is built faster; null: store none.",
     )
 
 
@@ -77,7 +80,7 @@ class ServingSpec(Spec):
 
     max_batch_size: int = Field(64, ge=1, description="Largest batch of one execution.")
     max_queue_delay_microseconds: int = Field(
-        0, ge=0, description="How long dynamic batching may wait for a fuller batch."
+        0, ge=0, description="Longest wait of dynamic batching for a fuller batch."
     )
     instance_count: int = Field(1, ge=1, description="Instances in the instance_group.")
     intra_op_thread_count: int = Field(1, ge=1, description="Threads of each instance.")
@@ -90,8 +93,8 @@ class ServingSpec(Spec):
     latency_slo_ms: float | None = Field(
         None,
         gt=0,
-        description="p99 of one row, in milliseconds, that a version must hold before it takes "
-        "traffic; measured but not judged when left out.",
+        description="Largest p99 latency of one row, in milliseconds, with which a version gets "
+        "traffic; when left out, the latency is measured but not judged.",
     )
     generation: GenerationSpec = Field(
         default_factory=GenerationSpec, description="How a causal_lm generates."
@@ -100,7 +103,9 @@ class ServingSpec(Spec):
         3, ge=2, description="Versions that stay in the model repository of Triton."
     )
     quorum: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
-        1, description="Replicas that must answer before any of them switches: a count, or all."
+        1,
+        description="Replicas that must answer before any of them switches to a new version: a "
+        "count, or all.",
     )
 
     @model_validator(mode="after")

@@ -20,17 +20,17 @@ class TokenizerSpec(Spec):
     source: str | None = Field(
         None,
         description="A tokenizer: a folder beside the pipeline file, or a name on the Hugging Face "
-        "hub; model.pretrained's when left out, else a byte-level BPE is learnt from the train "
-        "split.",
+        "hub. When left out: the tokenizer of model.pretrained, or else a byte-level BPE that is "
+        "trained on the train split.",
     )
     vocab_size: int = Field(
-        8192, ge=260, le=1_000_000, description="Tokens of one that is learnt, at most."
+        8192, ge=260, le=1_000_000, description="Largest vocabulary of a trained tokenizer."
     )
     max_tokens: int = Field(
         128,
         ge=4,
         le=65_536,
-        description="Tokens of a text, special ones included; it is cut there.",
+        description="Most tokens of a text, special ones included; longer texts are cut.",
     )
 
 
@@ -41,7 +41,7 @@ class ModelSpec(Spec):
         "mlp",
         description="mlp, cnn, text_classifier, gradient_boosting, causal_lm, or module:Class: a "
         "torch.nn.Module, from a folder beside the pipeline file, whose constructor takes "
-        "in_features (of a text vocab_size, padding and max_tokens), num_classes and the params.",
+        "in_features (for a text: vocab_size, padding and max_tokens), num_classes and the params.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the family or the class."
@@ -55,13 +55,13 @@ class ModelSpec(Spec):
     revision: str | None = Field(
         None,
         description="Commit of the Hugging Face hub, or SHA-256 of the checkpoint of a registered "
-        "version; the newest, which a run then keeps to, when left out.",
+        "version. When left out: the newest one when the run begins.",
     )
     tokenizer: TokenizerSpec = Field(
         default_factory=TokenizerSpec, description="How a text becomes tokens."
     )
     lora: LoraSpec | None = Field(
-        None, description="Adapters to train in place of all weights; causal_lm only."
+        None, description="Adapters to train instead of all weights; causal_lm only."
     )
 
     @field_validator("pretrained")
@@ -83,11 +83,12 @@ class TrainingSpec(Spec):
     )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="adamw, or muon for the matrices inside a decoder, whose steps are made "
-        "orthogonal: fewer of them do on a small budget; causal_lm with parallel ddp only.",
+        description="adamw, or muon, which makes the updates of the matrices inside a decoder "
+        "orthogonal, so that on a small budget fewer steps suffice; muon is for causal_lm with "
+        "parallel: ddp only.",
     )
     max_grad_norm: float | None = Field(
-        None, gt=0, description="Norm above which a step's gradients are scaled down; null for any."
+        None, gt=0, description="Norm above which gradients are scaled down; null: no limit."
     )
     num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
     seed: int = Field(0, ge=0, description="Seed of weights and order.")
@@ -95,27 +96,28 @@ class TrainingSpec(Spec):
         "auto", description="Autocast type; auto is bf16 on a GPU that has it, else fp32."
     )
     max_failures: int = Field(
-        3, ge=0, description="Failures of workers to recover from by the last checkpoint."
+        3, ge=0, description="Worker failures after which training resumes from a checkpoint."
     )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
     max_steps: int | None = Field(
-        None, ge=1, description="Steps to end after, before the last epoch; causal_lm only."
+        None, ge=1, description="Steps after which training ends early; causal_lm only."
     )
     gradient_accumulation_steps: int = Field(
-        1, ge=1, description="Batches of each worker in a step; causal_lm only."
+        1, ge=1, description="Batches per worker in an optimizer step; causal_lm only."
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="Whether activations are computed again in the backward pass instead of kept; "
+        description="Whether activations are recomputed in the backward pass instead of stored; "
         "causal_lm only.",
     )
     warmup_ratio: float = Field(
-        0.05, ge=0, lt=1, description="Share of the steps in which the rate rises; causal_lm only."
+        0.05, ge=0, lt=1, description="Share of steps with a rising learning rate; causal_lm only."
     )
     parallel: Literal["ddp", "fsdp", "tp"] = Field(
         "ddp",
-        description="ddp: every worker has all weights. fsdp: they share parameters, gradients and "
-        "optimizer (FSDP2). tp: they share each layer, by the model's own plan; causal_lm only.",
+        description="ddp: every worker has all weights. fsdp: parameters, gradients and optimizer "
+        "states are split among the workers (FSDP2). tp: each layer is split among the workers, by "
+        "the model's own plan. fsdp and tp are for causal_lm only.",
     )
     checkpoint_steps: int = Field(
         200, ge=1, description="Steps between two checkpoints; causal_lm only."
@@ -125,15 +127,15 @@ class TrainingSpec(Spec):
     )
     find_unused_parameters: bool | None = Field(
         None,
-        description="Whether steps may leave parameters without a gradient. Left out, one step "
-        "tells; say true for a module whose branches depend on the data.",
+        description="Whether steps may leave parameters without a gradient. When left out, one "
+        "trial step decides; set true for a module whose branches depend on the data.",
     )
     distillation: DistillationSpec | None = Field(
-        None, description="Whom to learn from, if from anyone."
+        None, description="Learn from a teacher's answers too; null: do not."
     )
-    pruning: PruningSpec | None = Field(None, description="What to do without, if with less.")
+    pruning: PruningSpec | None = Field(None, description="What to prune; null: nothing.")
     quantization_aware: QuantizationAwareSpec | None = Field(
-        None, description="When to begin to round as the static int8 variants will, if at all."
+        None, description="Round in training as static int8 variants do; null: do not."
     )
     compare: VersionName | None = Field(
         None,

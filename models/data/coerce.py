@@ -1,6 +1,7 @@
-"""Casts cells to their column's type; a cell that cannot be cast is marked, and nothing is raised.
+"""Casts cells to their column's type; marks a cell that cannot be cast, and raises nothing.
 
-A whole column is cast at once. Only if Arrow refuses is text parsed cell by cell, still vectorised.
+A whole column is cast at once. If Arrow refuses, its text is matched against a pattern and only the
+matching cells are cast, still vectorised.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ _NUMBER = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|Inf|IN
 
 @dataclass(frozen=True)
 class Cast:
-    """Cells of the column's Arrow type, null where `unparsable` is set."""
+    """A column that was cast to its Arrow type; cells are null where `unparsable` is true."""
 
     values: pa.Array
     unparsable: Mask
@@ -88,7 +89,7 @@ def _text_to_int(array: pa.Array) -> Cast:
 
 
 def _numbers_to_int(array: pa.Array) -> Cast:
-    """Cast numbers to int64; a fraction, an infinity or too large a number is unparsable."""
+    """Cast numbers to int64; fractions, infinities and too large numbers are unparsable."""
     numbers = array.cast(pa.float64(), safe=False)
     fits = pc.and_(
         pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), float(2**63 - 1024))
@@ -122,7 +123,7 @@ def _to_string(array: pa.Array) -> Cast:
         return _cast_safely(array, pa.string())
     try:
         array.validate(full=True)
-    except pa.ArrowInvalid:  # Parquet of other writers may hold text that is not UTF-8
+    except pa.ArrowInvalid:  # Parquet files of other writers may hold text that is not UTF-8
         cells = [_decode(cell) for cell in array.cast(pa.binary()).to_pylist()]
         return _mark_new_nulls(array, pa.array(cells, pa.string()))
     return _all_parsed(array)
@@ -136,7 +137,7 @@ def _decode(cell: bytes | None) -> str | None:
 
 
 def _to_messages(array: pa.Array) -> Cast:
-    """Read chats: lists of messages, or JSON of such a list; the values are canonical JSON."""
+    """Cast chats, which are lists of messages or JSON of such lists, to canonical JSON."""
     if not pa.types.is_string(array.type) and not messages.is_list_of_structs(array.type):
         return _none_parsed(array, pa.string())
     cells = [messages.canonical_json(cell) for cell in array]
@@ -154,7 +155,7 @@ def _to_vector(array: pa.Array) -> Cast:
 
 
 def _parse(array: pa.Array, pattern: str, kind: pa.DataType) -> Cast:
-    """Cast the cells of text that match `pattern`; words for null become null."""
+    """Cast the text cells that match `pattern`; words for null become null."""
     text = pc.utf8_trim_whitespace(array)
     matched = pc.match_substring_regex(text, pattern)
     digits = pc.replace_substring_regex(pc.if_else(matched, text, None), r"^\+", "")

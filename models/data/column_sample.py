@@ -1,4 +1,4 @@
-"""The first rows of a source, column by column, and what they show of a column's type."""
+"""Reads the type of each column from the first rows of a source."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import TEXT
 
 NUMBER_SHARE = 0.9
-"""Share of a text column's cells that make it a number column; the others are bad rows."""
+"""Share of numbers from which a text column is read as numbers; its other cells are bad rows."""
 
 _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
@@ -22,7 +22,7 @@ _DATE = rf"^{_DAY}([T ]{_TIME})?$"
 
 
 def sample_column(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
-    """Return the column's cells as one array; text whose type has yet to be inferred is read."""
+    """Return the column's cells as one array; text of unknown type is cast if it holds numbers."""
     parts = [batch.column(name) for batch in sample if name in batch.schema.names]
     parts = [plain(part) for part in parts if not pa.types.is_null(part.type)]
     if not parts:
@@ -64,7 +64,7 @@ def _read_text(text: pa.Array) -> pa.Array:
 
 
 def seen_type(array: pa.Array) -> str | None:
-    """Return int, float, bool, string or vector, else Arrow's name; None without a value."""
+    """Return int, float, bool, string or vector, else Arrow's type name; None if all are null."""
     kind = array.type
     if array.null_count == len(array):
         return None
@@ -90,7 +90,7 @@ def vector_width(name: str, array: pa.Array) -> int:
 
 
 def is_date(array: pa.Array) -> bool:
-    """Return whether nearly all cells are dates or timestamps, as such or as ISO text."""
+    """Return whether the type is a date or timestamp, or nearly all cells are ISO dates as text."""
     if seen_type(array) is None:
         return False
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
@@ -99,7 +99,7 @@ def is_date(array: pa.Array) -> bool:
 
 
 def is_bool_text(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
-    """Return whether text whose type has yet to be inferred is nearly all true or false."""
+    """Return whether nearly all cells are true or false, as text whose type is not yet known."""
     has_open_type = any(
         field.metadata == TEXT or not pa.types.is_string(plain(pa.nulls(0, field.type)).type)
         for field in _fields(name, sample)

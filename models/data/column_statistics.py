@@ -1,8 +1,8 @@
-"""Statistics of a snapshot's columns, computed as its rows are read and stored with it.
+"""Statistics of a snapshot's columns, computed while its rows are read and stored in the snapshot.
 
-All of them merge exactly, in any order. A histogram's bins are powers of two wide and start at
-multiples of their width, so bins merge in pairs when the range grows, and two histograms always
-share a grid.
+Statistics of parts of the rows merge exactly, in any order. A histogram's bins are powers of two
+wide and start at multiples of their width. So bins merge in pairs when the range grows, and two
+histograms always fit a common grid.
 """
 
 import math
@@ -39,12 +39,12 @@ class Histogram:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The bins' edges, one more than there are bins."""
+        """The edges of the bins, one more than bins."""
         places = range(self.first, self.first + len(self.counts) + 1)
         return tuple(math.ldexp(place, self.exponent) for place in places)
 
     def merged(self, other: "Histogram") -> "Histogram":
-        """Return the histogram of both sets of values, on the finest grid that holds them."""
+        """Return the histogram of both sets of values, on the finest grid with enough bins."""
         exponent = max(self.exponent, other.exponent)
         while True:
             a, b = self._coarsened(exponent), other._coarsened(exponent)
@@ -70,7 +70,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Statistics of numbers; of all elements for a vector column."""
+    """Statistics of a number column, or of all elements of a vector column.
+
+    `squares` is the sum of squared deviations from the mean.
+    """
 
     count: int
     min: float
@@ -81,11 +84,11 @@ class Numbers:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the values (of the population)."""
+        """Population standard deviation of the values."""
         return math.sqrt(max(self.squares, 0.0) / self.count)
 
     def merged(self, other: "Numbers") -> "Numbers":
-        """Return the statistics of both sets (Chan, Golub and LeVeque, 1979)."""
+        """Return the statistics of both sets of values (Chan, Golub and LeVeque, 1979)."""
         count = self.count + other.count
         delta = other.mean - self.mean
         return Numbers(
@@ -103,10 +106,10 @@ class ColumnStatistics:
     """Statistics of one column.
 
     Attributes:
-        rows: rows seen.
-        nulls: rows, or elements of vectors, without a value.
-        numbers: of float, int and vector columns with at least one number.
-        counts: rows of each value, of category and bool columns, by value.
+        rows: number of rows.
+        nulls: number of rows, or elements of vectors, without a value.
+        numbers: statistics of a float, int or vector column with at least one number; else None.
+        counts: each value of a category or bool column, with its number of rows; else None.
     """
 
     rows: int = 0
@@ -126,7 +129,7 @@ class ColumnStatistics:
         return ColumnStatistics(self.rows + other.rows, self.nulls + other.nulls, numbers, counts)
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON-ready values; the standard deviation is added for readers."""
+        """Return JSON-ready values, with the standard deviation for people who read the JSON."""
         values = asdict(self)
         if self.numbers:
             values["numbers"]["std"] = self.numbers.std
@@ -134,7 +137,7 @@ class ColumnStatistics:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ColumnStatistics":
-        """Build from the values of `as_json` after a trip through JSON."""
+        """Build from the dictionary that `as_json` gives, after a trip through JSON."""
         numbers, counts = values["numbers"], values["counts"]
         return cls(
             rows=values["rows"],
@@ -145,7 +148,7 @@ class ColumnStatistics:
 
 
 def statistics_of(batch: pa.RecordBatch, schema: TableSchema) -> dict[str, ColumnStatistics]:
-    """Return the statistics of checked rows, by column."""
+    """Return the statistics of rows that passed the checks, by column."""
     return {
         column.name: _column_statistics(batch.column(column.name), column)
         for column in schema.columns
@@ -191,8 +194,9 @@ def _numbers(values: Values) -> Numbers:
 
 
 def _histogram(values: Values, low: float, high: float) -> Histogram:
-    """Return the histogram on the finest grid that holds the values in `MAX_BINS` bins."""
-    # 52 bits below the largest magnitude, indices are whole numbers that a float64 holds exactly.
+    """Return the histogram on the finest grid on which the values fit into `MAX_BINS` bins."""
+    # Bins are at least 2^-52 of the largest magnitude wide, so that float64 holds every bin index
+    # exactly.
     exponent = math.frexp(max(abs(low), abs(high)))[1] - 52
     if high > low:
         exponent = max(exponent, math.frexp((high - low) / MAX_BINS)[1] - 1)

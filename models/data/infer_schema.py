@@ -1,9 +1,9 @@
-"""Decides the type of each column: declared, else stored with the table, else inferred.
+"""Decides the type of each column: the declared type, else the table's, else an inferred one.
 
 Inference reads the first rows only. Whole numbers and fractions become int and float, text and
 booleans become category and bool. A target of text, whole numbers or booleans is a category
 (classification); a target of fractions is a float (regression), and so is one of many whole numbers
-with few rows each. `dataset.task` overrides this. The columns of a language model stay text.
+with few rows each. `dataset.task` overrides this. Text columns of a language model stay text.
 """
 
 import logging
@@ -29,16 +29,18 @@ log = logging.getLogger("millrace")
 
 MAX_CATEGORIES = 1000
 FEW_CLASSES = 20
-"""So many different whole numbers, or fewer, are classes, however few rows each has."""
+"""Up to this many different whole numbers are classes, however few rows each has."""
 ROWS_OF_A_CLASS = 20
-"""More different numbers than that are measurements if they have fewer rows than these each."""
+"""More than `FEW_CLASSES` numbers are measurements if they have fewer rows each than this."""
 NUMBERED_SHARE = 0.9
-"""They are classes only if this share of the numbers from 0 or 1 up to the largest occurs."""
+"""More than `FEW_CLASSES` numbers are classes only if they are numbered through: they start at 0 or
+1, and at least this share of the numbers up to the largest occurs.
+"""
 TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
     "classification": ("category",),
     "regression": ("float", "int"),
 }
-"""Types of a target, the default first."""
+"""Column types of the target for each task, the default first."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,10 @@ def resolve_schema(
         spec: the pipeline file's `dataset` part.
         names: every column of the source.
         sample: the source's first rows.
-        stored: schema of the table's newest snapshot.
+        stored: schema of the table's newest snapshot; None if there is none.
 
     Raises:
-        InputError: a column does not exist, cannot be learnt from, or has no type that can be
-            inferred.
+        InputError: a column does not exist, cannot be learnt from, or its type cannot be inferred.
     """
     require_columns(spec, names)
     features, dates = _split_dates(spec, feature_names(spec, names), sample, stored)
@@ -104,17 +105,17 @@ def _split_dates(
     left = tuple(name for name in features if name not in dates)
     if dates and spec.features is not None:
         raise InputError(
-            f"column {dates[0]!r} holds dates, and a date is not a feature yet",
+            f"column {dates[0]!r} holds dates, which cannot be features yet",
             valid="float, int, bool, category, vector",
-            hint="derive numbers from it in the data, e.g. days since a day, the month or the "
+            hint="derive numbers from the dates in the data, e.g. days since a fixed day, month or "
             f"weekday; and leave {dates[0]!r} out of dataset.features",
         )
     if not left and features:
         raise InputError(
-            f"no column of {spec.source} is left to learn from: dates and plain text are not "
-            "features",
+            f"no column of {spec.source} is left to learn from, because dates and plain text are "
+            "not features",
             seen=", ".join(dates),
-            hint="derive numbers from them in the data, e.g. days since a day",
+            hint="derive numbers from the dates in the data, e.g. days since a fixed day",
         )
     return left, dates
 
@@ -133,17 +134,17 @@ def _date_column(name: str, spec: DatasetSpec) -> Column:
 
 
 def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to learn from: the listed ones, or all that are left over.
+    """Return the columns to learn from: those of `dataset.features`, or all that remain.
 
     Raises:
-        InputError: the target is among them, none is left, or a name is reserved.
+        InputError: the target is a feature, no column remains, or a name is reserved.
     """
     reserved = [name for name in RESERVED if name in names]
     if reserved:
         raise InputError(
-            f"{spec.source} has a column with a name that Millrace keeps for itself",
+            f"{spec.source} has a column with a name that is reserved for Millrace",
             seen=", ".join(reserved),
-            hint="rename it",
+            hint="rename the column",
         )
     if spec.features is None:
         plain_text = [name for name, column in spec.columns.items() if column.type == "string"]
@@ -155,13 +156,13 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
         raise InputError(
             "the target is among the features or the key",
             seen=spec.target,
-            hint="take it out of dataset.features and dataset.key",
+            hint="remove the target from dataset.features and dataset.key",
         )
     if not features and spec.features != ():
         raise InputError(
             f"no column of {spec.source} is left to learn from",
             seen=", ".join(names),
-            hint="name some in dataset.features",
+            hint="name at least one column in dataset.features",
         )
     return features
 
@@ -188,7 +189,7 @@ def _resolve_column(
 
 
 def _read_declaration(name: str, spec: DatasetSpec) -> ColumnSpec:
-    """Return a column's declaration; the target's has the type of `dataset.task`.
+    """Return a column's declaration; `dataset.task` sets the type of an undeclared target.
 
     Raises:
         InputError: the declared type contradicts `dataset.task`.
@@ -204,7 +205,7 @@ def _read_declaration(name: str, spec: DatasetSpec) -> ColumnSpec:
             f"dataset.task and the type of the target {name!r} contradict each other",
             seen=f"task: {spec.task}, type: {type_}",
             valid=f"{spec.task} of a {' or '.join(types)}",
-            hint="leave one of them out",
+            hint="leave dataset.task or the declared type out",
         )
     return declared
 
@@ -244,7 +245,7 @@ def _infer_column(
 def _infer_from_values(
     name: str, type_: ColumnType | None, role: Role, sample: Sequence[pa.RecordBatch]
 ) -> Column:
-    """Return the column that its first values show; `type_` is the declared type, if any."""
+    """Infer a column from its first values; `type_` is the declared type, if any."""
     array = sample_column(name, sample)
     seen = seen_type(array)
     if seen == "string" and not role.target and type_ is None and is_bool_text(name, sample, array):
@@ -252,7 +253,8 @@ def _infer_from_values(
     if seen is None and type_ in (None, "category", "vector"):
         raise InputError(
             f"the first rows hold no value in column {name!r}, so its type cannot be inferred",
-            hint=f"declare it in dataset.columns, or leave it out: {{{name}: {{type: float}}}}",
+            hint=f"declare it in dataset.columns, e.g. {{{name}: {{type: float}}}}; or leave it "
+            "out of dataset.features",
         )
     if type_ is None and role.target and not role.continued and seen == "int":
         type_ = _type_of_whole_numbers(name, array)
@@ -266,21 +268,21 @@ def _infer_from_values(
 
 
 def _type_of_whole_numbers(name: str, array: pa.Array) -> ColumnType:
-    """Return the type of a target of whole numbers, and log it if it could be another."""
+    """Return the type of a target of whole numbers; log the choice where it is not obvious."""
     numbers = array.drop_null().unique().to_pylist()
     rows = len(array) - array.null_count
     facts = f"{name} holds {len(numbers):,} different whole numbers in {rows:,} rows"
     if is_measured(numbers, rows):
         log.info(
-            "%s, so it is learnt as a number (regression); dataset.task: classification makes a "
-            "class of each",
+            "%s, so it is learnt as a number (regression); with dataset.task: classification each "
+            "is a class",
             facts,
         )
         return "float"
     if len(numbers) > FEW_CLASSES:
         log.warning(
-            "%s, and each is a class of its own (classification); dataset.task: regression learns "
-            "it as a number",
+            "%s, so each is a class of its own (classification); with dataset.task: regression it "
+            "is learnt as a number",
             facts,
         )
     return "category"
@@ -290,8 +292,8 @@ def is_measured(numbers: Collection[int], rows: int) -> bool:
     """Return whether whole numbers are measurements rather than class numbers.
 
     Args:
-        numbers: the different ones.
-        rows: rows that hold one.
+        numbers: the different whole numbers.
+        rows: number of rows that have a value.
     """
     distinct = len(numbers)
     if distinct <= FEW_CLASSES or distinct > MAX_CATEGORIES:
@@ -301,7 +303,7 @@ def is_measured(numbers: Collection[int], rows: int) -> bool:
 
 
 def _type_in_role(seen: str, role: Role) -> ColumnType:
-    """Return the column type for a seen type in a role."""
+    """Return the column type for a type that was seen in the data and the column's role."""
     if role.continued and (role.target or role.feature) and seen == "string":
         return "text"
     if role.target and seen in ("int", "string", "bool"):
@@ -332,9 +334,9 @@ def _require_usable(column: Column, role: Role) -> None:
         )
     if role.feature and column.type in ("string", "messages"):
         raise InputError(
-            f"column {column.name!r} is text or a type that cannot be learnt from",
+            f"column {column.name!r} is text or of a type that cannot be learnt from",
             valid="float, int, bool, category, vector, text",
-            hint=f"leave {column.name!r} out of dataset.features, declare it a category, or text",
+            hint=f"leave {column.name!r} out of dataset.features, or declare a category or text",
         )
 
 
@@ -342,17 +344,17 @@ def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
     """Refuse a declaration that no row could fit, or that would be ignored."""
     low, high = declared.min, declared.max
     if (low is not None or high is not None) and not column.numeric:
-        problem = f"min and max are for numbers, and it is a {column.type}"
+        problem = f"min and max are for numbers, but the column is a {column.type}"
     elif low is not None and high is not None and low > high:
         problem = f"min {low:g} is above max {high:g}"
     elif column.type in TEXTS and declared.nullable:
-        problem = "there is nothing to learn from a text that is missing, so it cannot be nullable"
+        problem = "a text cannot be nullable, because there is nothing to learn from a missing text"
     elif declared.categories is not None and column.type != "category":
-        problem = f"categories are for the type category, and it is a {column.type}"
+        problem = f"categories are for the type category, but the column is a {column.type}"
     else:
         return
     raise InputError(
-        f"dataset.columns.{column.name} does not fit: {problem}",
+        f"the declaration dataset.columns.{column.name} is not possible: {problem}",
         seen=declared.model_dump_json(exclude_none=True),
         hint="fix the declaration, or leave it out",
     )
@@ -367,13 +369,13 @@ def _value_type(categories: Sequence[Category]) -> ValueType:
 
 
 def _category_values(name: str, seen: str | None) -> ValueType:
-    """Return the type of a category's values by their seen type."""
+    """Return the type of a category's values from the type that was seen in the data."""
     values: dict[str | None, ValueType] = {"int": "int", "bool": "bool", "string": "string"}
     if seen not in values:
         raise InputError(
             f"column {name!r} cannot be a category",
             seen=seen,
-            valid="text, whole numbers or truth values",
+            valid="text, whole numbers or booleans",
             hint=f"declare {name!r} as float in dataset.columns",
         )
     return values[seen]

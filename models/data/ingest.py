@@ -1,8 +1,8 @@
-"""Ingestion: from a source to a snapshot of the dataset's Delta table.
+"""Ingestion: reads a source into a snapshot of the dataset's Delta table.
 
 The source is read once, in batches: its rows are checked, counted and spooled in a private folder.
-Then `publish_decision` decides whether they make a new snapshot, which is published in one commit.
-Nothing half done is ever visible.
+Then `publish_decision` decides whether the rows become a new snapshot, which is published in one
+commit. Readers never see a snapshot that is not complete.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ from millrace.models.data.spool import Spool, staging_folder
 
 ROW_GROUP_ROWS = 16_384
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Before compression. Readers read a whole row group."""
+"""Largest row group, before compression. Readers read a whole row group."""
 FILE_BYTES = 32 * 1024 * 1024
 FOR_EVER = {
     "delta.logRetentionDuration": "interval 36500 days",
@@ -46,10 +46,10 @@ FOR_EVER = {
 def ingest(
     pipeline: Pipeline, installation: Installation, on_progress: Progress | None = None
 ) -> Snapshot:
-    """Read a pipeline's source into its table and return the snapshot.
+    """Read a pipeline's source into the dataset's table, and return the snapshot.
 
-    The same rows with the same schema make no new version: the newest snapshot is returned, with
-    `created` False.
+    If rows and schema are the same as in the newest snapshot, no new version is made: the newest
+    snapshot is returned, with `created` False.
 
     Args:
         pipeline: the pipeline, with the folder of its file.
@@ -59,7 +59,7 @@ def ingest(
     Raises:
         InputError: the source is missing, does not fit the pipeline file or the family, or has too
             many bad rows.
-        TransientError: another ingestion of the same dataset published first.
+        TransientError: another ingestion of the same dataset published its snapshot first.
     """
     uri, bad_uri = (
         installation.table(DATASETS, pipeline.name),
@@ -102,7 +102,7 @@ def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snap
             configuration=None if table else FOR_EVER,
             target_file_size=FILE_BYTES,
             writer_properties=_writer_properties(snapshot.schema, spool),
-            # No retries: Delta would overwrite the rows of a concurrent ingestion.
+            # No retries, because a retry would overwrite the rows of a concurrent ingestion.
             commit_properties=CommitProperties(metadata_of(snapshot), max_commit_retries=0),
         )
     except CommitFailedError as error:
@@ -120,12 +120,15 @@ def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
     return kind(
         f"the snapshot of {snapshot.name!r} could not be published",
         seen=str(error).partition("\n")[0],
-        hint=f"see that {snapshot.uri} can be written; the table is as it was",
+        hint=f"check that {snapshot.uri} can be written; the table is unchanged",
     )
 
 
 def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
-    """Use dictionaries for categories only: numbers and keys hardly repeat, and take 4 times."""
+    """Return Parquet settings: dictionaries for categories only.
+
+    Numbers and keys hardly repeat, and writing them takes 4 times as long with dictionaries.
+    """
     categories = [column.name for column in schema.columns if column.type == "category"]
     return WriterProperties(
         max_row_group_size=row_group_rows(spool),
@@ -136,7 +139,7 @@ def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
 
 
 def row_group_rows(spool: Spool) -> int:
-    """Return how many rows of a spool make a row group: fewer if they are large."""
+    """Return how many rows of a spool make up a row group: fewer if the rows are large."""
     fitting = ROW_GROUP_BYTES * spool.rows // max(1, spool.bytes)
     return max(1, min(ROW_GROUP_ROWS, fitting))
 
@@ -145,5 +148,5 @@ def _conflict_error(snapshot: Snapshot, error: Exception) -> TransientError:
     return TransientError(
         f"another ingestion of {snapshot.name!r} published a snapshot first",
         seen=error,
-        hint="run again; nothing of this one was published",
+        hint="run again; this ingestion published nothing",
     )

@@ -1,7 +1,7 @@
-"""Chats as a column: a list of messages, `{role, content}` each, stored as canonical JSON text.
+"""Chats as a column: lists of messages, `{role, content}` each, stored as canonical JSON text.
 
-Canonical is `[{"role":…,"content":…},…]` without spaces, so that equal chats have equal hashes
-in whatever format they were read.
+Canonical JSON is `[{"role":…,"content":…},…]` without spaces, so that equal chats have equal
+hashes, whatever the format of the source.
 """
 
 import json
@@ -26,10 +26,10 @@ def is_list_of_structs(kind: pa.DataType) -> bool:
 
 
 def canonical_json(cell: pa.Scalar) -> str | None:
-    """Return a chat as canonical JSON; None if it is missing, or not a list of messages.
+    """Return a chat as canonical JSON; None if the cell is null or not a list of messages.
 
     Args:
-        cell: text that is JSON, or a list of structs. Keys without a value are ignored.
+        cell: a chat, as JSON text or as a list of structs. Keys without a value are ignored.
     """
     try:
         value = cell.as_py()
@@ -46,7 +46,7 @@ def _read_message(value: Any) -> Message:
     """Return a message with its keys in order.
 
     Raises:
-        ValueError: it is not a message.
+        ValueError: the value is not a message.
     """
     message = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
     if set(message) != {"role", "content"} or not all(isinstance(v, str) for v in message.values()):
@@ -60,10 +60,10 @@ def parse_messages(text: str) -> list[Message]:
 
 
 def find_problems(chats: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str]]:
-    """Yield which chats cannot be learnt from, and why.
+    """Yield masks of the chats that cannot be learnt from, each with the reason.
 
     Args:
-        chats: canonical JSON, `[rows]`; a null is no problem here.
+        chats: canonical JSON, `[rows]`; nulls are skipped, because they are checked elsewhere.
     """
     roles = [
         None if text is None else {message["role"] for message in parse_messages(text)}

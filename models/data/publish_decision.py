@@ -1,4 +1,4 @@
-"""Decides whether a snapshot is published: a pure function of plain values."""
+"""Decides whether a snapshot is published, by a pure function of plain values."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,13 +15,13 @@ Verdict = Literal["publish", "unchanged"] | InputError
 def decide(
     reading: Snapshot, stored: Snapshot | None, spec: DatasetSpec, quarantine: str
 ) -> Verdict:
-    """Decide whether a reading of a source is published, is unchanged, or is refused.
+    """Decide whether the snapshot of a source is published, is unchanged, or is refused.
 
     Args:
-        reading: the snapshot that the source makes, not published yet.
-        stored: the newest snapshot, if there is one.
+        reading: the snapshot of the rows that were read, not published yet.
+        stored: the newest published snapshot, if there is one.
         spec: the pipeline file's `dataset` part.
-        quarantine: URI of the quarantine table, for the refusal.
+        quarantine: URI of the quarantine table, for the error.
     """
     share = reading.quarantined / max(1, reading.rows + reading.quarantined)
     if not reading.rows or share > spec.max_quarantine:
@@ -38,7 +38,7 @@ def decide(
         column = reading.schema.column(name)
         if column.type == "category" and not column.categories:
             return InputError(
-                f"column {name!r} holds no value, so there is no category to learn from",
+                f"column {name!r} holds no value, so there are no categories to learn from",
                 seen=f"only nulls in all {reading.rows} rows",
                 hint=f"leave {name!r} out of dataset.features",
             )
@@ -48,14 +48,14 @@ def decide(
 
 
 def nulls_hint(snapshot: Snapshot) -> str | None:
-    """Return how to accept rows that are in quarantine for a null in a feature.
+    """Return how to accept rows that are in quarantine because a feature is null.
 
     Returns:
-        The declaration to add to the pipeline file, or None if there are no such rows.
+        The hint, with the declaration to add to the pipeline file; None if no row has such a null.
     """
     nulls = [name for name in snapshot.schema.features if _had_nulls(name, snapshot.reasons)]
     texts = [name for name in nulls if snapshot.schema.column(name).type == "text"]
-    if texts:  # there is nothing to learn from a text that is missing
+    if texts:  # a text cannot be nullable, because there is nothing to learn from a missing text
         return (
             f"leave out the rows without {', '.join(texts[:MAX_NAMED])}, or fill them with a word "
             "of your own; dataset.max_quarantine accepts a larger share of such rows"
@@ -66,7 +66,7 @@ def nulls_hint(snapshot: Snapshot) -> str | None:
     more = f" (and likewise {len(nulls) - MAX_NAMED} more)" if len(nulls) > MAX_NAMED else ""
     kinds = {snapshot.schema.column(name).type for name in nulls}
     means = "" if kinds == {"category"} else " and replaces them by the mean"
-    categories = "; a null category counts as none of its values" if "category" in kinds else ""
+    categories = "; a null category matches none of its values" if "category" in kinds else ""
     return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"
 
 
@@ -87,7 +87,7 @@ def _too_many_bad_rows(
         seen="; ".join(top) + (f"; and {more} more reasons" if more else ""),
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"these are {share:.1%}",
-        hint=f"read reason and row in the Delta table {quarantine}; then fix the data, or "
+        hint=f"see reason and row in the Delta table {quarantine}; then fix the data, or "
         "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
         + (f"; {nulls}" if nulls else ""),
     )

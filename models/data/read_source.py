@@ -1,8 +1,8 @@
-"""Reads a source once: checks and counts its rows, writes good ones to a spool, bad to quarantine.
+"""Reads a source once: checks and counts rows, writes good ones to a spool, bad to quarantine.
 
 The quarantine is a Delta table of the refused rows. Its columns are `reason`, `row` (as it was
-read, JSON), `source`, `at` (UTC) and `ingest`, the digest that identifies the ingestion. That
-digest is a Delta transaction identifier, so an ingestion is recorded once.
+read, JSON), `source`, `at` (UTC) and `ingest`, a digest that identifies the ingestion. The digest
+is also the Delta transaction identifier, so that an ingestion is recorded only once.
 """
 
 from collections import Counter, deque
@@ -29,7 +29,7 @@ from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
 
 MAX_ROWS = 100_000
-"""Rows stored of one ingestion; all are counted."""
+"""Largest number of bad rows that one ingestion stores; all bad rows are counted."""
 
 _SCHEMA = pa.schema(
     [
@@ -47,8 +47,8 @@ class Quarantine:
 
     Attributes:
         folder: staging folder.
-        rows: how many there are.
-        reasons: rows of each reason.
+        rows: number of bad rows.
+        reasons: number of bad rows by reason.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ class Quarantine:
 
     @property
     def room(self) -> int:
-        """How many more rows are stored."""
+        """How many more bad rows can be stored."""
         return MAX_ROWS - self._spool.rows
 
     def add(self, bad: pa.RecordBatch, unreadable: tuple[Unreadable, ...] = ()) -> None:
@@ -80,12 +80,12 @@ class Quarantine:
         """Append the rows in one commit, unless this ingestion is recorded already.
 
         Args:
-            uri: the quarantine table.
+            uri: URI of the quarantine table.
             source: the source, as the pipeline file names it.
             rows_digest: digest of the good rows.
 
         Raises:
-            TransientError: another ingestion wrote first.
+            TransientError: another ingestion wrote to the quarantine table at the same time.
         """
         self._spool.close()
         counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
@@ -123,14 +123,14 @@ def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -
 
 
 SAMPLE_BYTES = 64 * 1024 * 1024
-"""Of documents from which types are inferred: a row may be a book."""
+"""Most bytes of documents from which types are inferred, because one row may be a whole book."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass
 class Reading:
-    """The rows of a source so far: spooled, quarantined and counted."""
+    """The rows of a source read so far: good rows in the spool, bad rows in quarantine, counts."""
 
     schema: TableSchema
     spool: Spool
@@ -149,12 +149,12 @@ class Reading:
         self.spool.write(with_keys(checked.good, self.schema, hashes))
 
     def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot to publish; categories that are not declared are those in the rows.
+        """Return the snapshot to publish; undeclared categories are the values in the rows.
 
         Args:
             name: the dataset's name.
-            uri: its table.
-            manifest: of the source.
+            uri: URI of the dataset's table.
+            manifest: manifest of the source.
         """
         categories = {
             column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
@@ -221,7 +221,7 @@ def read_source(
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
-    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows, fewer large ones."""
+    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows, fewer large rows."""
     first: deque[Chunk] = deque()
     rows = size = 0
     while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
@@ -247,7 +247,8 @@ def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
         f"{spec.source} holds no rows",
         seen=f"{lines[0].reason}: {lines[0].line[:200]}" if lines else None,
         valid="at least one row",
-        hint="check that its writer is done, and that the source and its format are right",
+        hint="check that the source is fully written, and that dataset.source and dataset.format "
+        "are right",
     )
 
 

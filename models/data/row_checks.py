@@ -29,7 +29,7 @@ _WRONG_TYPE = {
     "string": "not text",
     "text": "not text",
     "messages": "not a list of messages, {role, content} each",
-    "category": "not a category of the held type",
+    "category": "not of the type of the categories",
     "vector": "not a list of numbers",
 }
 
@@ -39,8 +39,8 @@ class Checked:
     """The result of a check.
 
     Attributes:
-        good: rows that pass, of schema `TableSchema.arrow`.
-        bad: `reason` and `row`, the row as it was read as JSON, of schema `BAD`.
+        good: rows that pass, with the schema `TableSchema.arrow`.
+        bad: reasons and bad rows with the schema `BAD`; a row is JSON, as it was read.
     """
 
     good: pa.RecordBatch
@@ -52,8 +52,9 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
 
     Args:
         batch: rows as they were read; a missing column counts as null.
-        schema: the schema that they must fit.
-        max_texts: bad rows to write as JSON; the others have only a reason.
+        schema: the schema that the rows must fit.
+        max_texts: number of bad rows to write as JSON; further bad rows have only a reason. None:
+            all.
     """
     arrays: list[pa.Array] = []
     failed = np.zeros(batch.num_rows, dtype=np.int32)
@@ -80,7 +81,7 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
 
 
 def bad_rows(reasons: Sequence[str], rows: Sequence[str | None]) -> pa.RecordBatch:
-    """Return bad rows as a batch of `BAD`."""
+    """Return bad rows as a batch with the schema `BAD`."""
     arrays = [pa.array(reasons, pa.string()), pa.array(rows, pa.string())]
     return pa.RecordBatch.from_arrays(arrays, schema=BAD)
 
@@ -91,7 +92,7 @@ def as_json(row: object) -> str:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows as they were read; in text that is not UTF-8 wrong bytes are replaced."""
+    """Return rows as they were read; bytes that are not UTF-8 are replaced."""
     columns = {field.name: _values(batch[field.name]) for field in batch.schema}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -107,7 +108,7 @@ def _values(array: pa.Array) -> list[object]:
 
 
 def _find_problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
-    """Yield which rows fail and why, for one column."""
+    """Yield masks of the rows that fail in one column, each with the reason."""
     yield seen.unparsable, _WRONG_TYPE[column.type]
     if not column.nullable:
         absent = mask(pc.is_null(seen.values, nan_is_null=column.type == "float"))
@@ -127,7 +128,7 @@ def _find_problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
 def _number_problems(
     numbers: npt.NDArray[np.float64], column: Column
 ) -> Iterator[tuple[Mask, str]]:
-    """Yield which float64 numbers fail and why; NaN stands for null."""
+    """Yield masks of the float64 numbers that fail, each with the reason; NaN is null."""
     if column.type != "int":
         yield np.abs(numbers) > _LARGEST, "infinite, or too large for a 32-bit float"
     if column.min is not None:
@@ -154,7 +155,7 @@ def _rows_with(elements: Mask, rows: npt.NDArray[np.int64], total: int) -> Mask:
 
 
 def _nan_to_null(array: pa.Array) -> pa.Array:
-    """Turn NaN into null, so that there is one value for a missing number."""
+    """Turn NaN into null, so that missing numbers have only one representation."""
     if not pa.types.is_floating(array.type):
         return array
     nan = pc.is_nan(array)

@@ -39,12 +39,12 @@ class Column:
         name: name in the source and in the table.
         type: float (float64), int (int64), bool, string, text, messages (canonical JSON),
             category or vector (list of float32).
-        min: smallest value allowed, of each element for a vector.
-        max: largest value allowed.
+        min: smallest value allowed; for a vector, of each element.
+        max: largest value allowed; for a vector, of each element.
         nullable: whether null and NaN are accepted; both are stored as null.
-        categories: values allowed, sorted; None until they are collected.
-        width: length of each vector.
-        values: Arrow type of a category's values.
+        categories: values allowed, sorted; None until they are collected from the rows.
+        width: length of each vector; None for other types.
+        values: type of a category's values.
     """
 
     name: str
@@ -63,23 +63,23 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds numbers, single or in vectors."""
+        """Whether the column holds numbers or vectors of numbers."""
         return self.type in ("float", "int", "vector")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Column":
-        """Build from `asdict` values that went through JSON."""
+        """Build from the dictionary that `asdict` gives, after a trip through JSON."""
         categories = values["categories"]
         return cls(**{**values, "categories": None if categories is None else tuple(categories)})
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns and what each one is used for.
+    """The columns of a table and their roles.
 
     Attributes:
         columns: every column of the table, in order.
-        key: columns that identify a row; empty if a hash of the whole row does.
+        key: columns that identify a row; empty: a hash of the whole row identifies it.
         target: column to predict.
         features: columns to learn from, in the order of the model's input.
     """
@@ -124,7 +124,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TableSchema":
-        """Build from the values of `as_json`, before or after a trip through JSON."""
+        """Build from the dictionary that `as_json` gives, before or after a trip through JSON."""
         return cls(
             columns=tuple(Column.from_json(column) for column in values["columns"]),
             key=tuple(values["key"]),
@@ -134,10 +134,10 @@ class TableSchema:
 
 
 def describe_schema(schema: TableSchema) -> str:
-    """Return in one line the features, the columns that are only stored, and the target.
+    """Return one line with the features, the columns that are only stored, and the target.
 
     Args:
-        schema: a snapshot's, with its categories filled in.
+        schema: schema of a snapshot, with the categories filled in.
     """
     used = {*schema.features, schema.target}
     others = [column.name for column in schema.columns if column.name not in used]

@@ -1,7 +1,7 @@
 """Snapshots: versions of a dataset's Delta table, and how their rows are read.
 
-The facts about a snapshot are in the custom metadata of its commit, so that rows and facts appear
-in one atomic step. The table keeps its log for ever.
+Schema, statistics and source of a snapshot are in the custom metadata of its commit, so that they
+appear together with the rows in one atomic step. The table keeps its log for ever.
 """
 
 import json
@@ -37,16 +37,16 @@ class Snapshot:
 
     Attributes:
         name: the dataset's name.
-        uri: where its Delta table is.
+        uri: URI of its Delta table.
         version: the table's version; -1 before it is published.
-        digest: digest of the rows in any order.
-        rows: how many there are.
-        schema: their schema.
-        statistics: by column, over all rows.
+        digest: digest of the rows, which does not depend on their order.
+        rows: number of rows.
+        schema: schema of the rows.
+        statistics: statistics over all rows, by column.
         source: manifest of the source: format and files with digests, or a table's version.
-        quarantined: rows of the source in quarantine.
-        reasons: rows of each reason, the most frequent first.
-        created: whether the ingestion that returned it made it.
+        quarantined: number of the source's rows in quarantine.
+        reasons: number of quarantined rows by reason, the most frequent first.
+        created: whether the ingestion that returned this snapshot also created it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Snapshot:
 
     @property
     def classes(self) -> Mapping[Any, int]:
-        """Rows of each class of the target; empty for a regression."""
+        """Number of rows of each class of the target; empty for a regression."""
         return dict(self.statistics[self.schema.target].counts or ())
 
     def as_json(self) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
     """Open a version of a dataset, by default the newest.
 
     Raises:
-        InputError: there is no such table, or no such version of it.
+        InputError: the dataset does not exist, or has no such version.
     """
     uri = installation.table(DATASETS, name)
     try:
         table = DeltaTable(uri)
     except TableNotFoundError as error:
         raise InputError(
-            f"there is no dataset {name!r}", seen=uri, hint="ingest it: millrace run FILE"
+            f"there is no dataset {name!r}", seen=uri, hint="to ingest it: millrace run FILE"
         ) from error
     commits = _read_commits(table)
     chosen = max(commits, default=None) if version is None else version
@@ -100,7 +100,7 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
 
 
 def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
-    """Return the newest snapshot of an open table, or None."""
+    """Return the newest snapshot of an open table; None if it has none."""
     commits = _read_commits(table)
     return _read_snapshot(name, uri, max(commits), commits[max(commits)]) if commits else None
 
@@ -123,11 +123,11 @@ def scan(
     """Stream the rows of a snapshot, or of one split of it.
 
     Args:
-        snapshot: what to read.
-        split: train, validation or test; None for all rows.
-        split_spec: the shares; None for the defaults.
-        columns: columns to read, which may be `_key` and `_bucket`; None for all.
-        batch_rows: rows of a batch at most.
+        snapshot: the snapshot to read.
+        split: train, validation or test; None: all rows.
+        split_spec: shares of the splits; None: the default shares.
+        columns: columns to read, which may include `_key` and `_bucket`; None: all.
+        batch_rows: most rows of a batch.
     """
     wanted = None if split is None else split_filter(split, split_spec or SplitSpec())
     names = None if columns is None else list(columns)
@@ -141,12 +141,13 @@ def scan(
 def sample_rows(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Table:
     """Return some rows of a snapshot, the same ones every time, without reading all of it.
 
-    They are evenly spread over `SAMPLED_GROUPS` row groups, which are evenly spread over its files.
+    The rows are evenly spread over `SAMPLED_GROUPS` row groups, which are evenly spread over the
+    snapshot's files.
 
     Args:
-        snapshot: what to read.
+        snapshot: the snapshot to read.
         columns: columns to read.
-        rows: how many at most; fewer if the groups hold too few.
+        rows: number of rows to return, about; fewer if the row groups hold too few.
     """
     files = _dataset(snapshot).get_fragments()
     groups = [group for file in files for group in file.split_by_row_group()]
@@ -162,16 +163,16 @@ def files(snapshot: Snapshot) -> list[str]:
 
 
 def stored_bytes(snapshot: Snapshot) -> int:
-    """Return the bytes of a snapshot's Parquet files."""
+    """Return the total size of a snapshot's Parquet files, in bytes."""
     actions = DeltaTable(snapshot.uri, version=snapshot.version).get_add_actions()
     return int(sum(pa.table(actions)["size_bytes"].to_pylist()))
 
 
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:
-    """Return the split as a pyarrow expression.
+    """Return a filter for the rows of a split, as a pyarrow expression.
 
-    Ray Data takes only its own expressions: `(col(BUCKET) >= low) & (col(BUCKET) < high)` of
-    `split_bounds`.
+    Ray Data accepts only its own expressions: with the bounds of `split_bounds`, write
+    `(col(BUCKET) >= low) & (col(BUCKET) < high)`.
     """
     low, high = split_bounds(split_spec)[split]
     return (pc.field(BUCKET) >= low) & (pc.field(BUCKET) < high)

@@ -1,8 +1,9 @@
 """Row keys, buckets and splits: a row's key alone decides its split.
 
-`_key` is the declared key columns joined by `|`, or else 32 hexadecimal digits that hash the whole
-row. `_bucket`, 0 to 9999, is `pandas.util.hash_array` (SipHash-2-4 of the UTF-8 text with the key
-`HASH_KEY`, little-endian) modulo 10,000. A test pins both, so that no upgrade moves rows unnoticed.
+`_key` is the declared key columns joined by `|`, or else a hash of the whole row in 32 hexadecimal
+digits. `_bucket`, 0 to 9999, is `pandas.util.hash_array` of the key (SipHash-2-4 of the UTF-8 text
+with the key `HASH_KEY`, little-endian) modulo 10,000. A test pins both, so that no upgrade of a
+library moves rows to another split unnoticed.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ _NULL = np.uint64(0x6D696C6C72616365)
 
 
 def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.RecordBatch:
-    """Return checked rows with `_key` and `_bucket`, of schema `TableSchema.stored`."""
+    """Return checked rows with `_key` and `_bucket`, with the schema `TableSchema.stored`."""
     keys = row_keys(good, schema.key, hashes)
     return pa.RecordBatch.from_arrays([*good.columns, keys, buckets(keys)], schema=schema.stored)
 
@@ -37,7 +38,7 @@ def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.R
 def hash_rows(batch: pa.RecordBatch) -> Hashes:
     """Return two 64-bit hashes of each row's values, uint64 `[rows, 2]`.
 
-    They depend on the values and the order of the columns, but not on the batches.
+    The hashes depend on the values and the order of the columns, but not on the batches.
     """
     state = np.empty((batch.num_rows, 2), dtype=np.uint64)
     state[:] = _MIX
@@ -54,7 +55,7 @@ def row_keys(batch: pa.RecordBatch, key: tuple[str, ...], hashes: Hashes) -> pa.
 
 
 def joined_keys(batch: pa.RecordBatch | pa.Table, key: tuple[str, ...]) -> pa.Array:
-    """Return the key columns as text, joined by `|`."""
+    """Return the key columns as text, joined by `|`; a `|` in a column is escaped."""
     texts = [batch.column(name).cast(pa.string()) for name in key]
     if len(texts) == 1:
         return texts[0]
@@ -74,15 +75,15 @@ def hash_keys(hashes: Hashes) -> pa.Array:
 
 
 def buckets(keys: pa.Array) -> pa.Array:
-    """Return `_bucket`, int32 in 0..9999, of string keys."""
+    """Return the `_bucket` of each string key, int32 in 0..9999."""
     return pa.array((_hash_text(keys) % np.uint64(BUCKETS)).astype(np.int32))
 
 
 def split_bounds(split: SplitSpec) -> dict[Split, tuple[int, int]]:
-    """Return each split's buckets as `low <= _bucket < high`.
+    """Return `(low, high)` of each split, whose buckets are `low <= _bucket < high`.
 
-    The test split has the first buckets, then comes validation: the test rows stay the same if the
-    shares of the other two change.
+    The test split has the first buckets and validation the next, so that the test rows stay the
+    same if the shares of the other two splits change.
     """
     test = round(split.test * BUCKETS)
     validation = test + round(split.validation * BUCKETS)
@@ -91,7 +92,7 @@ def split_bounds(split: SplitSpec) -> dict[Split, tuple[int, int]]:
 
 @dataclass
 class Digest:
-    """Digest of a set of rows: the sums of their hashes, in any order and any batches."""
+    """Digest of a set of rows: the sums of their hashes, whatever their order and batches."""
 
     rows: int = 0
     sums: Hashes = field(default_factory=lambda: np.zeros(2, dtype=np.uint64))
@@ -129,7 +130,7 @@ def _hash_text(array: pa.Array) -> Hashes:
 
 
 def _hash_numbers(values: npt.NDArray[Any]) -> Hashes:
-    """Hash numbers by their bits; -0.0 counts as 0.0 and a float32 as its float64."""
+    """Hash numbers by their bits; -0.0 is hashed as 0.0, and a float32 as float64."""
     if values.dtype.kind == "f":
         bits = (values.astype(np.float64) + 0.0).view(np.uint64)
     else:
@@ -138,7 +139,7 @@ def _hash_numbers(values: npt.NDArray[Any]) -> Hashes:
 
 
 def _hash_vectors(array: pa.Array) -> Hashes:
-    """Hash lists: the sum of their elements' hashes, each times an odd number of its index."""
+    """Hash lists: the sum of the elements' hashes, each times an odd hash of its index."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     starts = np.cumsum(lengths) - lengths
     place = (np.arange(int(lengths.sum())) - np.repeat(starts, lengths)).astype(np.uint64)
@@ -154,7 +155,7 @@ def _filled(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _mixed(bits: Hashes) -> Hashes:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """Return mixed bits, by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX[0]
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX[1]
     return bits ^ (bits >> np.uint64(31))

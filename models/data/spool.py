@@ -1,4 +1,4 @@
-"""A private folder and Arrow files in it, for rows until all of them are checked."""
+"""A private folder with Arrow files, which store rows until all rows are checked."""
 
 import shutil
 import tempfile
@@ -13,23 +13,27 @@ from pyarrow import ipc
 from millrace.models.common.errors import WorkError
 
 IN_ORDER_BYTES = 256 * 1024 * 1024
-"""In memory. Fewer bytes are read back as one batch: Delta gives several batches to concurrent
-writers, so the order of the rows in its table would differ each time.
+"""Up to this size in memory, rows are read back as one batch. delta-rs gives several batches to
+concurrent writers, so the order of the rows in the table would differ each time.
 """
 
 
 @contextmanager
 def staging_folder(staging: Path, name: str) -> Iterator[Path]:
-    """Make a folder for one piece of work, and remove it afterwards in any case.
+    """Create a temporary folder in `staging`, and remove it at the end in any case.
 
     Raises:
-        WorkError: the folder cannot be made.
+        WorkError: the folder cannot be created.
     """
     try:
         staging.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=staging, prefix=f"{name}-"))
     except OSError as error:
-        raise WorkError(f"{staging} cannot be written", seen=error.strerror) from error
+        raise WorkError(
+            f"the staging folder {staging} cannot be written",
+            seen=error.strerror,
+            hint="free disk space, or check the folder's permissions",
+        ) from error
     try:
         yield folder
     finally:
@@ -42,9 +46,9 @@ class Spool:
 
     Attributes:
         path: the file.
-        schema: of the batches.
-        rows: rows written so far.
-        bytes: their size in memory.
+        schema: schema of the batches.
+        rows: number of rows written so far.
+        bytes: size of these rows in memory.
     """
 
     path: Path
@@ -64,21 +68,21 @@ class Spool:
             self._writer.write_batch(batch)
         except OSError as error:
             raise WorkError(
-                f"{self.path.parent} cannot hold the rows",
+                f"the rows cannot be written to {self.path.parent}",
                 seen=error,
-                hint="make room on the disk of MILLRACE_HOME, or move it",
+                hint="free space on the disk of the home folder, or move MILLRACE_HOME to another",
             ) from error
         self.rows += batch.num_rows
         self.bytes += batch.nbytes
 
     def close(self) -> None:
-        """Finish writing; may be called twice, or if nothing was written."""
+        """Finish writing; may be called more than once, and if nothing was written."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a stream, in a single batch if they are few."""
+        """Return the rows as a stream; in a single batch up to `IN_ORDER_BYTES`."""
         if self.bytes > IN_ORDER_BYTES:
             return pa.RecordBatchReader.from_batches(self.schema, self._batches())
         rows = pa.Table.from_batches(self._batches(), self.schema).combine_chunks()

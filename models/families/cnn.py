@@ -23,7 +23,7 @@ class Augment(nn.Module):
     random crop of the original size is taken.
 
     Args:
-        shift: pixels.
+        shift: largest shift, in pixels.
         flip: whether half of the images are mirrored left to right.
 
     Raises:
@@ -33,7 +33,7 @@ class Augment(nn.Module):
     def __init__(self, shift: int = 0, flip: bool = False) -> None:
         super().__init__()
         if shift < 0:
-            raise ValueError(f"shift {shift} is negative; 0 or more pixels")
+            raise ValueError(f"shift {shift} is negative; it must be 0 or more pixels")
         self.shift, self.flip = shift, flip
 
     def forward(self, images: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Augment(nn.Module):
 
 
 def _shift(images: Tensor, shift: int) -> Tensor:
-    """Shift each image at random by up to `shift` pixels in both directions, filled with zeros."""
+    """Shift each image at random by up to `shift` pixels in both directions; fill with zeros."""
     rows, _, height, width = images.shape
     padded = functional.pad(images, (shift, shift, shift, shift))
     offsets = torch.randint(0, 2 * shift + 1, (2, rows, 1), device=images.device)
@@ -64,18 +64,18 @@ class ResNet(nn.Module):
     """A residual network.
 
     Args:
-        in_features: pixels of an image, all channels.
+        in_features: values of an image: pixels times channels.
         num_classes: width of the output.
-        image_shape: `[channels, height, width]`; its product is `in_features`.
-        channels: output channels of each stage; each stage but the first halves the size.
-        blocks: basic blocks of two convolutions in each stage.
+        image_shape: `[channels, height, width]`, whose product is `in_features`.
+        channels: output channels of each stage; each stage but the first halves the image size.
+        blocks: number of basic blocks, of two convolutions each, in each stage.
         dropout: share of the pooled features dropped in training.
-        shift: pixels by which images are shifted at most, at random, in training.
+        shift: largest random shift of images in training, in pixels.
         flip: whether images are mirrored left to right, at random, in training.
 
     Raises:
-        ValueError: `image_shape` does not hold `in_features` pixels, or is too small for so many
-            stages.
+        ValueError: the product of `image_shape` is not `in_features`, images are too small for the
+            number of stages, or there are no blocks.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ResNet(nn.Module):
                 f"images of {list(image_shape)} are too small for {len(channels)} stages"
             )
         if blocks < 1:
-            raise ValueError(f"blocks {blocks} leaves no block; 1 or more")
+            raise ValueError(f"blocks {blocks} leaves no block; it must be 1 or more")
         self.image_shape = tuple(image_shape)
         self.augment = Augment(shift, flip)
         self.stem = nn.Sequential(*_convolution(image_shape[0], channels[0]), nn.ReLU())
@@ -122,7 +122,7 @@ class ResNet(nn.Module):
         return cast(Tensor, self.head(self.blocks(self.stem(images))))
 
     def removable_units(self) -> list[Units]:
-        """Return the channels inside every block; its output channels are fixed by its shortcut."""
+        """Return the channels inside each block; the shortcut fixes a block's output channels."""
         return [each.units for each in self.blocks if isinstance(each, BasicBlock)]
 
 
@@ -132,7 +132,7 @@ class BasicBlock(nn.Module):
     Args:
         depth: channels of the input.
         width: channels of the output.
-        stride: of the first convolution.
+        stride: stride of the first convolution.
     """
 
     def __init__(self, depth: int, width: int, stride: int) -> None:
@@ -146,7 +146,7 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map `[rows, depth, height, width]` to `[rows, width, …]`, its size divided by stride."""
+        """Map `[rows, depth, …]` to `[rows, width, …]`, with the image size divided by stride."""
         return cast(Tensor, self.relu(self.residual(images) + self.shortcut(images)))
 
     @property

@@ -1,9 +1,9 @@
-"""Model families: builds the module that `model.family` names.
+"""Builds the module that `model.family` names.
 
-A family is a callable: it takes `in_features`, `num_classes` and the pipeline's params, and returns
-a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own class is a
-family without changes. For a text it takes `vocab_size`, `padding` and `max_tokens` instead of
-`in_features`, and its module reads int64 `[rows, tokens]`.
+A family is a callable: it takes `in_features`, `num_classes` and `model.params`, and returns a
+`torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own module class
+is a family without changes. For a text, a family takes `vocab_size`, `padding` and `max_tokens`
+instead of `in_features`, and its module reads int64 `[rows, tokens]`.
 """
 
 import inspect
@@ -29,7 +29,7 @@ FAMILIES = {
     "cnn": "millrace.models.families.cnn:ResNet",
     "text_classifier": "millrace.models.families.text_classifier:TextClassifier",
 }
-"""Where each family is."""
+"""The class of each family, as `module:Class`."""
 OF_TEXT = ("text_classifier",)
 
 
@@ -37,18 +37,18 @@ def family_of(spec: ModelSpec, folder: Path) -> Family:
     """Return the family that `spec` names.
 
     Args:
-        spec: the pipeline's model.
-        folder: where the user's modules are.
+        spec: the pipeline file's `model` part.
+        folder: folder of the user's modules.
 
     Raises:
-        InputError: there is no such family, module or class.
+        InputError: the family, module or class does not exist.
     """
     if ":" in spec.family:
         family = user_code.load(spec.family, folder)
         if callable(family):
             return cast(Family, family)
         raise InputError(
-            f"model.family {spec.family!r} cannot be called",
+            f"model.family {spec.family!r} is not a class or function: it cannot be called",
             seen=type(family).__name__,
             valid="a torch.nn.Module class, or a function that returns a module",
             hint="name a class: module:Class",
@@ -58,7 +58,7 @@ def family_of(spec: ModelSpec, folder: Path) -> Family:
             f"model.family {spec.family!r} is not known",
             seen=spec.family,
             valid=f"{', '.join(FAMILIES)} or module:Class",
-            hint=nearest(spec.family, list(FAMILIES)) or "bring your own with module:Class",
+            hint=nearest(spec.family, list(FAMILIES)) or "use your own class: module:Class",
         )
     return cast(Family, load_object(FAMILIES[spec.family]))
 
@@ -97,7 +97,7 @@ def build_network(
 
 
 def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
-    """Refuse a text for a family that reads numbers, and numbers for a family that reads text."""
+    """Refuse text for a family that reads numbers, and numbers for a family that reads text."""
     is_text = encoding.tokenizer is not None
     if ":" in spec.family or is_text == (spec.family in OF_TEXT):
         return
@@ -107,18 +107,18 @@ def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
             f"the family {spec.family!r} does not read text",
             seen=columns,
             valid=f"model.family: {', '.join(OF_TEXT)}",
-            hint="or leave the text out of dataset.features",
+            hint="change model.family, or leave the text out of dataset.features",
         )
     raise InputError(
-        f"the family {spec.family!r} reads one text",
+        f"the family {spec.family!r} reads one text column and nothing else",
         seen=columns,
         valid="dataset.features with one column, declared as {type: text} in dataset.columns",
-        hint="declare the column, like dataset.columns: {body: {type: text}}",
+        hint="declare the column, e.g. dataset.columns: {body: {type: text}}",
     )
 
 
 def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, Any]:
-    """Return the arguments of a family, beside `num_classes` and the params."""
+    """Return the arguments of a family other than `num_classes` and `model.params`."""
     arguments: dict[str, Any] = {"in_features": encoding.in_features}
     if encoding.tokenizer is not None:
         names = ("vocab_size", "padding", "max_tokens")
@@ -160,7 +160,7 @@ def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: O
         network.train()
     if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != expected:
         raise InputError(
-            f"the family {spec.family!r} answers with the wrong shape",
+            f"the output of the family {spec.family!r} has the wrong shape",
             seen=list(getattr(answer, "shape", [])) or type(answer).__name__,
             valid=f"{list(expected)} for two rows",
             hint="forward must return logits of shape [rows, num_classes]",

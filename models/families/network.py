@@ -10,11 +10,12 @@ from millrace.models.inference.features import Encoding
 
 
 class Preprocess(nn.Module):
-    """Standardizes and one-hot encodes raw `features`, as part of the exported graph.
+    """Standardizes and one-hot encodes raw `features`; part of the exported ONNX graph.
 
-    Input float32 `[rows, raw_width]`, output float32 `[rows, in_features]`: numbers and vectors
-    standardized by the train split, then categories one-hot. A missing number becomes the mean
-    (zero after scaling), a missing category a row of zeros.
+    The input is float32 `[rows, raw_width]`, the output float32 `[rows, in_features]`: first
+    numbers and vectors, standardized with the train split's mean and deviation, then one-hot
+    categories. A missing number becomes the mean (zero after scaling), a missing category all
+    zeros.
     """
 
     mean: Tensor
@@ -37,13 +38,13 @@ class Preprocess(nn.Module):
                 places += range(position, position + feature.width)
             position += feature.width
         self.fills_missing = any(f.nullable for f in encoding.features if f.kind != "category")
-        # Not in the checkpoint: they follow from the encoding, which is stored beside it.
+        # These buffers are not in the checkpoint: the encoding, stored beside it, determines them.
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("scale", torch.tensor(scale), persistent=False)
         self.register_buffer("places", torch.tensor(places, dtype=torch.long), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return `[rows, in_features]`."""
+        """Map `[rows, raw_width]` to `[rows, in_features]`."""
         parts = []
         if self.places.numel():
             # Without categories the numbers are the whole input, in order: no gather is needed.
@@ -73,7 +74,7 @@ class Network(nn.Module):
 
 
 class Served(nn.Module):
-    """The exported module: the network and the objective's activation."""
+    """The exported module: the network, followed by the objective's activation."""
 
     def __init__(self, network: Network, objective: Objective) -> None:
         super().__init__()
@@ -81,5 +82,5 @@ class Served(nn.Module):
         self.objective = objective
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the answer float32 `[rows, outputs]`: probabilities, or the prediction."""
+        """Return what clients get, float32 `[rows, outputs]`: probabilities or the prediction."""
         return self.objective.activation(self.network(features).float())

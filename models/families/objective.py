@@ -1,4 +1,4 @@
-"""Objectives, classification and regression: loss, activation and metric in torch."""
+"""The objectives classification and regression: loss, activation and metric in torch."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from millrace.models.inference.features import Encoding
 
 
 class Classification(ClassAnswers):
-    """Softmax over classes by cross-entropy."""
+    """Classification: softmax over classes, trained with cross-entropy."""
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy of a batch in nats, a scalar."""
@@ -20,7 +20,7 @@ class Classification(ClassAnswers):
         return torch.softmax(logits, dim=1)
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, correct rows]`, float64, to be added up over batches and workers."""
+        """Return `[rows, correct rows]`, float64, for adding up over batches and workers."""
         correct = (logits.argmax(dim=1) == target).sum()
         return torch.stack([torch.full_like(correct, len(target)), correct]).double()
 
@@ -30,11 +30,11 @@ class Classification(ClassAnswers):
 
 
 class Regression(NumberAnswers):
-    """One number by mean squared error, in standard deviations of the target.
+    """Regression: one number, trained with mean squared error in the target's deviations.
 
     Args:
         mean: mean of the target over the train split.
-        std: its standard deviation likewise.
+        std: standard deviation of the target over the train split.
     """
 
     def __init__(self, mean: float = 0.0, std: float = 1.0) -> None:
@@ -50,9 +50,10 @@ class Regression(NumberAnswers):
         return logits * self.std + self.mean
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, sum of squared errors, sum, sum of squares]`, in standard deviations.
+        """Return `[rows, sum of squared errors, sum of targets, sum of squared targets]`.
 
-        They are float64, to be added up over batches and workers.
+        The sums are in standard deviations of the target, and float64, for adding up over batches
+        and workers.
         """
         exact = (target.double() - self.mean) / self.std
         error = (logits[:, 0].double() - exact).square().sum()

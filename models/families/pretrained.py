@@ -12,14 +12,14 @@ HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def resolve_pretrained(name: str, folder: Path) -> str:
-    """Return the path of a folder beside the pipeline file, or else a name on the hub as it is.
+    """Return the path of a folder beside the pipeline file, or a Hugging Face hub name unchanged.
 
     Args:
-        name: from the pipeline file.
-        folder: of that file.
+        name: name of a folder or of a model on the hub, from the pipeline file.
+        folder: folder of the pipeline file.
 
     Raises:
-        InputError: the name is neither a folder nor valid on the hub.
+        InputError: the name is neither a folder nor a valid name on the hub.
     """
     path = folder / Path(name).expanduser()
     if path.is_dir():
@@ -37,7 +37,7 @@ def resolve_pretrained(name: str, folder: Path) -> str:
 def pin_revision(spec: ModelSpec, folder: Path) -> ModelSpec:
     """Return the model with the hub's newest commit, if it is on the hub and has no revision.
 
-    So all workers read the same files, and the version records which.
+    With the commit pinned, all workers read the same files, and the version records the commit.
 
     Raises:
         InputError: the hub does not know the model, or cannot be reached.
@@ -54,7 +54,7 @@ def pin_revision(spec: ModelSpec, folder: Path) -> ModelSpec:
             f"model.pretrained {name!r} cannot be read",
             seen=(str(error) or type(error).__name__).splitlines()[0],
             valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
-            hint="check the path, or the network for a name on the hub",
+            hint="check the path; for a name on the hub, check the network",
         ) from error
     return spec.model_copy(update={"revision": revision})
 
@@ -63,12 +63,12 @@ def load_tokenizer(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextT
     """Load the tokenizer of the pipeline or of the pretrained model, or train one.
 
     Args:
-        spec: the pipeline's model.
-        folder: of the pipeline file.
-        texts: of the train split; read only to train a tokenizer.
+        spec: the pipeline file's `model` part.
+        folder: folder of the pipeline file.
+        texts: texts of the train split; read only to train a tokenizer.
 
     Raises:
-        InputError: there is no such tokenizer, or it has no padding token.
+        InputError: the tokenizer does not exist, or has no padding token.
     """
     settings, source = spec.tokenizer, spec.tokenizer.source or spec.pretrained
     if source is None:
@@ -78,7 +78,7 @@ def load_tokenizer(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextT
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             resolve_pretrained(source, folder),
-            # The revision is a commit of the model's repository, not of another one.
+            # The revision is a commit of the model's repository, not of the tokenizer's.
             revision=spec.revision if source == spec.pretrained else None,
             trust_remote_code=False,
         )
@@ -93,7 +93,7 @@ def load_tokenizer(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextT
         ) from error
     if tokenizer.pad_token_id is None:
         raise InputError(
-            f"the tokenizer {source!r} has no token that fills a batch up",
+            f"the tokenizer {source!r} has no padding token",
             seen="pad_token: none",
             valid="a tokenizer with a pad_token",
             hint="set pad_token in its tokenizer_config.json",

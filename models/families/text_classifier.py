@@ -1,8 +1,8 @@
-"""`text_classifier`: a transformers encoder, the mean of its tokens, and one linear layer.
+"""The family `text_classifier`: an encoder, the mean of its token outputs, and one linear layer.
 
-The encoder is pretrained, or a small BERT (Devlin et al. 2019) that is trained from scratch. The
-mean over tokens is that of Reimers and Gurevych 2019, "Sentence-BERT". Weights are read from
-safetensors only, and a model's own code is never run.
+The encoder is a pretrained model of the transformers library, or a small BERT (Devlin et al. 2019)
+that is trained from scratch. The mean over tokens is that of Reimers and Gurevych 2019,
+"Sentence-BERT". Weights are read from safetensors only, and a model's own code is never run.
 """
 
 from typing import TYPE_CHECKING, cast
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class TextClassifier(nn.Module):
-    """Logits `[rows, num_classes]` of `input_ids`, int64 `[rows, tokens]`.
+    """Maps `input_ids`, int64 `[rows, tokens]`, to logits `[rows, num_classes]`.
 
     Args:
         num_classes: width of the output.
         vocab_size: size of the vocabulary.
-        padding: the padding token.
-        max_tokens: tokens of a row at most.
-        pretrained: folder or hub name of an encoder; None trains one from scratch.
-        revision: commit of the hub.
+        padding: id of the padding token.
+        max_tokens: most tokens of a row.
+        pretrained: folder or hub name of an encoder; None: train one from scratch.
+        revision: commit of the pretrained encoder on the hub.
         hidden_size: width of an encoder from scratch.
-        num_hidden_layers: its layers.
-        num_attention_heads: heads of each layer.
-        dropout: its share of values dropped in training; also applies before the last layer.
+        num_hidden_layers: number of its layers.
+        num_attention_heads: number of attention heads in each layer.
+        dropout: share of values dropped in training, in an encoder from scratch and before the
+            last layer.
 
     Raises:
         InputError: the encoder cannot be read, or does not fit the tokenizer.
@@ -110,7 +111,7 @@ def _load_encoder(pretrained: str, revision: str | None) -> "PreTrainedModel":
             seen=(str(error) or type(error).__name__).splitlines()[0],
             valid="a folder beside the pipeline file, or a name on the Hugging Face hub, with "
             "config.json and model.safetensors of an encoder",
-            hint="check the path, or the network for a name on the hub",
+            hint="check the path; for a name on the hub, check the network",
         ) from error
     if encoder.config.is_encoder_decoder:
         raise InputError(
@@ -119,7 +120,7 @@ def _load_encoder(pretrained: str, revision: str | None) -> "PreTrainedModel":
             valid="an encoder like BERT, RoBERTa, DistilBERT or MiniLM",
         )
     if hasattr(encoder, "pooler"):
-        encoder.pooler = None  # the mean over tokens replaces it
+        encoder.pooler = None  # the mean over tokens replaces the pooler
     return cast("PreTrainedModel", encoder.float())
 
 
@@ -141,12 +142,12 @@ def _require_fitting(
 
 
 def _max_positions(config: "PretrainedConfig") -> int:
-    """Return how many tokens a row may have; RoBERTa's positions start after its padding token."""
+    """Return the most tokens of a row; RoBERTa's positions start after its padding token."""
     most = int(getattr(config, "max_position_embeddings", 1 << 20))
     offset = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
     return most - offset
 
 
 def _attention() -> str:
-    """Return the kind of attention: eager exports the simplest graph, sdpa is fast on a GPU."""
+    """Return sdpa on a GPU, where it is fast; else eager, which exports the simplest ONNX graph."""
     return "sdpa" if torch.cuda.is_available() else "eager"

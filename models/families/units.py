@@ -1,7 +1,7 @@
 """Neurons and channels that structured pruning can remove from a network.
 
-A family, or a user's own class, lists them in a method `removable_units()`. A unit whose weights,
-bias and norm are zero outputs zero, so removing it changes no answer.
+A family, or a user's own class, lists these units in a method `removable_units()`. A unit whose
+weights, bias and batch norm are zero outputs zero, so removing it changes no output of the network.
 """
 
 import copy
@@ -21,11 +21,11 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 class Units:
     """The outputs of a layer that only one other layer reads.
 
-    Between the two there may be elementwise functions that map zero to zero: ReLU, dropout.
+    Between the two layers there may be elementwise functions that map zero to zero: ReLU, dropout.
 
     Attributes:
-        producer: the layer; its groups are 1.
-        consumer: the layer that reads each output as one input; its groups are 1 too.
+        producer: the layer whose outputs are the units; its `groups` must be 1.
+        consumer: the layer that reads each unit as one input; its `groups` must be 1.
         norm: the batch norm after the producer, if there is one.
     """
 
@@ -41,12 +41,12 @@ class Units:
         return self.producer.weight.detach().float().abs().flatten(1).sum(dim=1)
 
     def keep(self, mask: Tensor) -> None:
-        """Set all other units to zero; `mask` is bool `[units]`."""
+        """Set all units outside `mask`, bool `[units]`, to zero."""
         for parameter in self._by_unit():
             parameter[~mask] = 0
 
     def live(self) -> Tensor:
-        """Return which units can output anything but zero, bool `[units]`."""
+        """Return which units have a parameter other than zero, bool `[units]`."""
         values = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in self._by_unit()]
         return torch.cat(values, dim=1).ne(0).any(dim=1)
 
@@ -90,12 +90,12 @@ class HasUnits(Protocol):
     """A module that lists its removable units."""
 
     def removable_units(self) -> Sequence[Units]:
-        """Return its units, layer by layer."""
+        """Return the module's removable units, layer by layer."""
 
 
 @torch.no_grad()
 def shrink(net: HasUnits) -> None:
-    """Remove every unit that always outputs zero; each layer keeps at least one."""
+    """Remove every unit that always outputs zero; keep at least one unit in each layer."""
     for units in net.removable_units():
         kept = units.live()
         kept[0] |= not kept.any()
@@ -104,9 +104,9 @@ def shrink(net: HasUnits) -> None:
 
 @torch.no_grad()
 def can_shrink(net: nn.Module, rows: Tensor) -> bool:
-    """Return whether removing zero units leaves the answers to `rows` unchanged.
+    """Return whether removing units that are zero leaves the outputs for `rows` unchanged.
 
-    It tries a copy, with every second unit set to zero; a copy that fails cannot shrink.
+    Every second unit of a copy is set to zero and removed. If the copy fails, the result is False.
 
     Args:
         net: a module with units, on the CPU.

@@ -1,1 +1,1 @@
-"""Inputs and answers of a served model, without the code that trained it."""
+"""Inputs and answers of a served model; needs no training code."""

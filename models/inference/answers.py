@@ -1,4 +1,4 @@
-"""How a served model's answers are read: as classes or as a number. Needs no torch."""
+"""Reads a served model's answers, as classes or as a number. Needs no torch."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ Value = str | int | bool | float
 
 
 class ClassAnswers:
-    """Probabilities of classes.
+    """Reads answers that are probabilities of classes.
 
     Attributes:
-        metric: name of the task metric, the accuracy; higher is better.
+        metric: name of the task metric, accuracy; higher is better.
         output: name of the model's output.
         outputs: width of the output.
     """
@@ -30,23 +30,23 @@ class ClassAnswers:
         return float((answers.argmax(axis=1) == target).mean())
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the baseline's answers `[rows, outputs]`: the most frequent class.
+        """Return the answers of a baseline that always predicts the most frequent class.
 
         Args:
             train: targets of the train split.
-            rows: how many rows to answer.
+            rows: number of answers, `[rows, outputs]`.
         """
         answers = np.zeros((rows, self.outputs), dtype=np.float32)
         answers[:, np.bincount(train, minlength=self.outputs).argmax()] = 1.0
         return answers
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return the balanced accuracy, which compares models of the same accuracy."""
+        """Return the balanced accuracy, which decides between models of the same accuracy."""
         right = answers.argmax(axis=1) == target
         return float(np.mean([right[target == each].mean() for each in np.unique(target)]))
 
     def varies(self, target: Array) -> bool:
-        """Return whether there are two classes, so that the metric says anything."""
+        """Return whether the target has more than one class; otherwise accuracy says nothing."""
         return len(np.unique(target)) > 1
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -59,7 +59,7 @@ class ClassAnswers:
 
 
 class NumberAnswers:
-    """One number. The attributes are those of `ClassAnswers`; the metric is R²."""
+    """Reads answers that are numbers. Attributes as in `ClassAnswers`; the metric is R²."""
 
     metric = "r2"
     output = "prediction"
@@ -73,15 +73,15 @@ class NumberAnswers:
         return r2(error, spread, float(np.square(exact).sum()))
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the baseline's answers `[rows, 1]`: the mean of the train split's targets."""
+        """Return the answers `[rows, 1]` of a baseline that always predicts the train mean."""
         return np.full((rows, 1), train.astype(np.float64).mean(), dtype=np.float32)
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return 1: of two models with the same metric, none is better."""
+        """Return 1, so that no model is preferred over another with the same R²."""
         return 1.0
 
     def varies(self, target: Array) -> bool:
-        """Return whether there are two values, so that the metric says anything."""
+        """Return whether the target has more than one value; otherwise R² says nothing."""
         return bool(np.ptp(target) > 0)
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -94,7 +94,7 @@ class NumberAnswers:
 
 
 Answers = ClassAnswers | NumberAnswers
-"""How the answers for one kind of target are read."""
+"""The reader of the answers for one kind of target."""
 
 
 def r2(error: float, spread: float, squares: float) -> float:
@@ -103,13 +103,13 @@ def r2(error: float, spread: float, squares: float) -> float:
     Args:
         error: sum of squared errors.
         spread: sum of squared distances of the target from its mean.
-        squares: sum of the target's squares.
+        squares: sum of the squared targets.
     """
     return 1.0 - error / spread if spread > 1e-14 * squares else 0.0
 
 
 def answers_of(encoding: Encoding) -> Answers:
-    """Return how the answers of a model with this encoding are read.
+    """Return the reader for the answers of a model with this encoding.
 
     Raises:
         InputError: the target has one class only.

@@ -1,10 +1,11 @@
 """Encodes the columns of a table as the one tensor that a model reads.
 
-It is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column flattened in
-place, and a category as the index of its value in `Feature.categories`. Scaling, one-hot encoding
-and the replacement of missing values belong to the graph (`millrace.models.families.network`), so a
-client sends raw values and the exported artifact is complete. For a text it is `input_ids`, int64
-`[rows, tokens]`, and the client sends `text`: Triton tokenizes it in a step before the graph.
+The tensor is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column
+flattened in place, and a category as the index of its value in `Feature.categories`. Scaling,
+one-hot encoding and the replacement of missing values are in the exported ONNX graph
+(`millrace.models.families.network`), so clients send raw values and the artifact is complete. For a
+text the tensor is `input_ids`, int64 `[rows, tokens]`; the client sends `text`, which Triton
+tokenizes in a step before the ONNX graph.
 """
 
 import json
@@ -26,7 +27,7 @@ from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInpu
 from millrace.models.inference.tokenizer import MISSING, UNREADABLE, TextTokenizer
 
 TEXT: Literal["text"] = "text"
-"""The input that a client sends for a text, and the kind of its feature."""
+"""Name of the input that a client sends for a text, and kind of the text's feature."""
 
 LARGEST = float(np.finfo(np.float32).max)
 NOT_BOOL = "is not true or false"
@@ -42,15 +43,15 @@ class Feature:
     Attributes:
         name: the column.
         kind: `number`, `category`, `vector` or `text`.
-        width: values that it takes in a row of the tensor.
+        width: number of its values in a row of the tensor.
         categories: the values of a category, in the order of their codes.
-        mean: mean over the train split without nulls; of all elements for a vector.
-        std: standard deviation likewise; 1 for a constant column.
-        nullable: whether missing values are accepted (and sent as NaN).
-        values: what a number may be: any, a whole one, or 1 and 0 for true and false.
-        min: smallest value allowed, of each element for a vector; None for any, as in versions
-            that an earlier Millrace made.
-        max: largest value allowed.
+        mean: mean over the train split without nulls; for a vector, of all elements.
+        std: standard deviation over the train split without nulls; 1 for a constant column.
+        nullable: whether missing values are accepted, which are sent as NaN.
+        values: what a number may be: any number, a whole number, or 1 and 0 for true and false.
+        min: smallest value allowed, for a vector of each element; None: no limit, as in versions
+            from an earlier Millrace.
+        max: largest value allowed, likewise.
     """
 
     name: str
@@ -66,12 +67,12 @@ class Feature:
 
     @property
     def missing(self) -> str:
-        """The error of a row in which it is NaN and not nullable."""
+        """The error of a row in which the feature is NaN and not nullable."""
         return "is unknown or missing" if self.kind == "category" else "is missing"
 
     @property
     def unreadable(self) -> str:
-        """The error of a row in which it is infinite."""
+        """The error of a row in which the feature is infinite."""
         if self.kind == "text":
             return "is not text"
         if self.kind == "category":
@@ -83,7 +84,7 @@ class Feature:
 
     @property
     def rule(self) -> "Rule":
-        """The values that it may have in the tensor."""
+        """The rule for the feature's values in the tensor."""
         if self.kind == "category" or self.values == "bool":
             last = len(self.categories) - 1 if self.kind == "category" else 1
             outside = self.missing if self.kind == "category" else NOT_BOOL
@@ -101,27 +102,27 @@ class Feature:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """All errors that it may cause in a row."""
+        """All errors that the feature may cause in a row."""
         rule = self.rule
         return (rule.missing, rule.unreadable, rule.below, rule.above, rule.fraction)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What the values of a feature may be, and the errors of a row in which they are not.
+    """The values that a feature may have, and the errors of a row with other values.
 
-    It is stored beside a served graph too, where requests are checked by it
+    Rules are also stored beside a served ONNX graph, where Triton checks requests by them
     (`serving/triton/backends/onnxruntime/input_rules.py`).
 
     Attributes:
         name: the column.
-        width: values in a row.
+        width: number of its values in a row.
         nullable: whether NaN is accepted.
         missing: error for NaN.
         unreadable: error for an infinity.
         low: smallest value, in float32.
-        high: largest value, likewise.
-        whole: whether it must be a whole number.
+        high: largest value, in float32.
+        whole: whether the values must be whole numbers.
         below: error for a value below `low`.
         above: error for a value above `high`.
         fraction: error for a fraction.
@@ -140,7 +141,7 @@ class Rule:
     fraction: str
 
     def faults(self, part: Array) -> list[tuple[Array, str]]:
-        """Return which rows of `[rows, width]` fail, with the error; the first one counts."""
+        """Return masks of the failing rows of `[rows, width]`, and the errors; the first counts."""
         faults = [(np.isinf(part), self.unreadable)]
         if not self.nullable:
             faults.append((np.isnan(part), self.missing))
@@ -157,13 +158,13 @@ class Encoding:
     """How rows become tensors; stored with every model version as `encoding.json`.
 
     Attributes:
-        features: in the order of the tensor.
+        features: the features, in the order of the tensor.
         target: the column that is predicted.
         labels: the classes in the order of the model's outputs; empty for regression.
         target_mean: mean of a regression's target over the train split.
-        target_std: its standard deviation. The network learns in these units, so that its step
-            size fits prices as well as shares; the exported graph answers in the target's own.
-        tokenizer: of the one feature if that is a text; else None.
+        target_std: standard deviation of a regression's target. The network learns in this unit, so
+            that one learning rate suits prices and shares; the exported ONNX graph converts back.
+        tokenizer: tokenizer of the only feature, if that is a text; else None.
     """
 
     features: tuple[Feature, ...]
@@ -175,7 +176,7 @@ class Encoding:
 
     @property
     def input(self) -> ModelInput:
-        """The tensor that the graph reads."""
+        """The tensor that the exported ONNX graph reads."""
         if self.tokenizer is None:
             return ModelInput(FEATURES, self.raw_width)
         return ModelInput(INPUT_IDS, self.raw_width, self.tokenizer.padding)
@@ -187,15 +188,15 @@ class Encoding:
 
     @property
     def in_features(self) -> int:
-        """Inputs of the network behind the preprocessing: categories are one-hot there."""
+        """Width of the network's input after preprocessing, where categories are one-hot."""
         return sum(len(f.categories) or f.width for f in self.features)
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
-        """Return float32 `[rows, raw_width]`; of a text int64, padded to that width.
+        """Return rows as float32 `[rows, raw_width]`; a text as int64 tokens, padded to that width.
 
-        A null or an unknown category becomes NaN. What cannot be read as a number or a vector of
-        the right width becomes infinite, which no column accepts. A row without a readable text
-        begins with a negative token.
+        A null or an unknown category becomes NaN. A cell that cannot be read as a number or as a
+        vector of the right width becomes infinite, which no column accepts. A row without a
+        readable text begins with a negative token.
         """
         if self.tokenizer is not None:
             return self._tokenize(self.tokenizer, rows[self.features[0].name])
@@ -226,7 +227,7 @@ class Encoding:
         """Return the error of each encoded row that cannot be answered, else None.
 
         Args:
-            encoded: what `encode` returned.
+            encoded: the tensor that `encode` returned.
         """
         errors: list[str | None] = [None] * len(encoded)
         position = 0
@@ -244,7 +245,7 @@ class Encoding:
         return errors
 
     def rules(self) -> str | None:
-        """Return what a request may hold, as JSON; None for a text, which may be any."""
+        """Return the rules for requests as JSON; None for a text, which has no rules."""
         if self.tokenizer is not None:
             return None
         rules = [asdict(feature.rule) for feature in self.features]
@@ -256,7 +257,7 @@ class Encoding:
 
     @classmethod
     def from_json(cls, text: str) -> "Encoding":
-        """Read what `to_json` wrote."""
+        """Read the JSON that `to_json` wrote."""
         values = bounded_json(text)
         tokenizer = values.get("tokenizer")
         return cls(
@@ -297,18 +298,18 @@ class _Moments:
 
 
 def text_column(schema: TableSchema) -> str | None:
-    """Return the feature that is a text; None if there is none.
+    """Return the name of the text feature; None if there is none.
 
     Raises:
-        InputError: there are other features too.
+        InputError: there is a text feature, and other features too.
     """
     texts = [name for name in schema.features if schema.column(name).type == TEXT]
     if texts and len(schema.features) > 1:
         raise InputError(
-            "a model learns from one text, or from other columns",
+            "a model learns either from one text column, or from columns of other types",
             seen=", ".join(schema.features),
             valid=f"dataset.features: {texts[0]}",
-            hint="join texts into one column in the data; leave the others out",
+            hint="join texts into one column in the data, and leave the other columns out",
         )
     return texts[0] if texts else None
 
@@ -323,7 +324,7 @@ def fit_encoding(
     Args:
         schema: the columns of the snapshot.
         batches: rows of the train split, features and target.
-        tokenizer: of the text; None without one.
+        tokenizer: tokenizer of the text feature; None if there is no text feature.
     """
     columns = {column.name: column for column in schema.columns}
     raw = [_make_feature(columns[name], tokenizer) for name in schema.features]
@@ -344,7 +345,7 @@ def fit_encoding(
 
 
 def _make_feature(column: Column, tokenizer: TextTokenizer | None) -> Feature:
-    """Return the feature of a column, before it is fitted."""
+    """Return the feature of a column, before its mean and deviation are fitted."""
     if tokenizer is not None:
         return Feature(column.name, "text", tokenizer.max_tokens)
     number = Feature(
@@ -364,7 +365,7 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Array:
-    """Return float32 `[rows, width]`."""
+    """Return a column as float32 `[rows, width]`."""
     array = _one_chunk(column)
     if feature.kind == "category":
         return _indices(array, feature.categories)[:, None]
@@ -372,13 +373,13 @@ def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Arra
     if feature.kind == "vector":
         return _flatten(read, feature.width)
     numbers = read.values.to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and reported as such
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are reported
         encoded = numbers.astype(np.float32)
     return np.where(read.unparsable, np.float32("inf"), encoded)[:, None]
 
 
 def _flatten(read: Cast, width: int) -> Array:
-    """Return lists as float32 `[rows, width]`; a null is NaN, another width is infinity."""
+    """Return lists as float32 `[rows, width]`; a null becomes NaN, a list of another width inf."""
     lengths = pc.list_value_length(read.values)
     fits = mask(pc.equal(lengths, width))
     fitting = read.values if fits.all() else read.values.filter(pa.array(fits))
@@ -392,7 +393,7 @@ def _flatten(read: Cast, width: int) -> Array:
 
 
 def _indices(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
-    """Return the index of each element in `values` as float32, NaN if it is not among them."""
+    """Return the index of each element in `values` as float32; NaN if `values` does not have it."""
     read = cast(array, Column("", "category", values=_VALUE_TYPES[type(values[0])]))
     indices = pc.index_in(read.values, value_set=pa.array(values))
     return np.asarray(indices.cast(pa.float32()).to_numpy(zero_copy_only=False))

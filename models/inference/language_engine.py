@@ -1,6 +1,6 @@
 """Which engine serves a variant of a language model, and the properties that `engine.json` may set.
 
-A model's files set no other properties: some of an engine's properties are paths.
+A model's files can set no other properties, because some properties of an engine are paths.
 """
 
 import json
@@ -9,37 +9,37 @@ from pathlib import Path
 from typing import Literal
 
 EngineName = Literal["openvino_genai", "vllm"]
-"""Names of their backends in Triton."""
+"""The engines, by the name of their backend in Triton."""
 WEIGHTS = ".safetensors"
 MODEL_JSON = "model.json"
-"""The settings of Triton's vLLM backend, beside a variant."""
+"""File with the settings of Triton's vLLM backend, stored beside a variant."""
 AUTO_FIT = -1
-"""vLLM's value for the longest text that its cache has room for, if the context is longer."""
+"""vLLM's value of `max_model_len` that limits the context to what fits into its cache."""
 NO_SHARE = 0.01
-"""Share of a GPU's memory that vLLM requires to be free at its start.
+"""Share of a GPU's memory that vLLM requires to be free when it starts.
 
-With a cache size in bytes it has no other effect. vLLM's default of 0.92 would leave no room for a
-version that is tried beside the live one.
+If the cache size is set in bytes, the share has no other effect. With vLLM's default of 0.92, a
+candidate could not be tried beside the live version.
 """
 
 
 def engine_of(files: Iterable[str]) -> EngineName:
-    """Return the engine that opens a variant, by the names of its files.
+    """Return the engine of a variant, which the names of its files tell.
 
     Args:
-        files: their names; files in folders, such as a draft's, do not count.
+        files: names of the variant's files; files in folders, such as a draft's, do not count.
     """
     is_vllm = any(name.endswith(WEIGHTS) and "/" not in name for name in files)
     return "vllm" if is_vllm else "openvino_genai"
 
 
 ENGINE = "engine.json"
-"""The file; OpenVINO chooses the properties that it leaves out."""
+"""File with a variant's properties; OpenVINO chooses the properties that the file leaves out."""
 OWN = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
 
 
 def own_properties(folder: Path) -> dict[str, str]:
-    """Return OpenVINO's properties that a variant's folder sets."""
+    """Return the OpenVINO properties that the `engine.json` of a variant sets."""
     file = folder / ENGINE
     values = json.loads(file.read_text()) if file.exists() else {}
     return {name: str(values[name]) for name in OWN if name in values}

@@ -1,4 +1,4 @@
-"""An ONNX Runtime session with the same options wherever a model is measured or scored.
+"""An ONNX Runtime session with the same options wherever a model is measured or scores rows.
 
 The TensorRT provider's options:
 https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
@@ -19,7 +19,7 @@ from millrace.models.config.serving_spec import AcceleratorSpec
 
 TENSORRT = "TensorrtExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
-    # Most are onnxruntime's own classes, which share no base but Exception.
+    # onnxruntime's own classes, which share no base class but Exception.
     *(
         kind
         for kind in vars(onnxruntime_pybind11_state).values()
@@ -32,7 +32,7 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 
 
 class OnnxSession:
-    """A loaded model file. Another process opens it again by its path."""
+    """A loaded ONNX model. Another process has to open the file again by its path."""
 
     def __init__(
         self, path: Path | bytes, threads: int = 1, tensorrt: Mapping[str, str] | None = None
@@ -42,19 +42,20 @@ class OnnxSession:
         Args:
             path: the `.onnx` file, weights inside; or its contents.
             threads: threads of one operator; operators run one at a time.
-            tensorrt: options of the TensorRT provider, which runs what it can; None leaves it
-                out.
+            tensorrt: options of the TensorRT provider, which runs the operators that it supports;
+                None: do not use TensorRT.
 
         Raises:
-            InputError: the file is not a model that can be run.
-            WorkError: ONNX Runtime lacks a kernel for it here, or cannot load TensorRT.
+            InputError: the file is not a model that ONNX Runtime can run.
+            WorkError: ONNX Runtime has no kernel for an operator on this machine, or cannot load
+                TensorRT.
         """
         in_memory = isinstance(path, bytes)
         model, name = (path, "the model in memory") if in_memory else (str(path), str(path))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Idle threads that spin steal cores from the other sessions of a host.
+        # Idle threads that spin take cores from the other sessions of a host.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
@@ -73,18 +74,18 @@ class OnnxSession:
             raise InputError(
                 f"{name} is not a model that ONNX Runtime can run",
                 seen=str(error).splitlines()[0],
-                hint="export or fetch it again",
+                hint="export or fetch the model again",
             ) from error
         # ONNX Runtime continues without a provider that it cannot load.
         if tensorrt is not None and TENSORRT not in self._session.get_providers():
             raise WorkError(
                 "ONNX Runtime cannot load TensorRT",
                 seen=", ".join(self._session.get_providers()),
-                valid="onnxruntime-gpu, and TensorRT of the version that it was built with",
+                valid="onnxruntime-gpu, and the TensorRT version that it was built with",
             )
 
     def answer(self, rows: Array) -> Array:
-        """Return the answers float32 `[rows, outputs]` for `[rows, width]`, its one input.
+        """Return the answers float32 `[rows, outputs]` of a model with one input, `[rows, width]`.
 
         Raises:
             WorkError: the model cannot answer these rows.
@@ -92,7 +93,7 @@ class OnnxSession:
         return self.run({self._session.get_inputs()[0].name: rows})
 
     def run(self, inputs: Mapping[str, Array]) -> Array:
-        """Return the answers float32 `[rows, outputs]` for an array `[rows, …]` of each input.
+        """Return the answers float32 `[rows, outputs]`; `inputs` has an array `[rows, …]` by name.
 
         Raises:
             WorkError: the model cannot answer these inputs.
@@ -101,18 +102,18 @@ class OnnxSession:
             return np.asarray(self._session.run(None, dict(inputs))[0])
         except RUNTIME_ERRORS as error:
             raise WorkError(
-                "the model failed in ONNX Runtime",
+                "ONNX Runtime could not run the model on these inputs",
                 seen=str(error).splitlines()[0],
                 valid="inputs of the width that the model was trained on",
-                hint="see that the model and its encoding.json belong together",
+                hint="check that the model and encoding.json are from the same version",
             ) from error
 
 
 def _find_missing_kernel(error: str) -> str | None:
-    """Return the operator, and its type if known, that an error reports a missing kernel for."""
+    """Return the operator, and its type if known, for which an error reports a missing kernel."""
     if match := re.search(r"find an implementation for (\S+)", error):
         return match[1]
-    # A graph that is optimized for fp8 has operators of int8.
+    # An ONNX graph that is optimized for fp8 has operators of int8.
     match = re.search(r"Type '(tensor\(float8\w+\))' .* operator \((\w+)\)", error)
     return f"{match[2]} of {match[1]}" if match else None
 
@@ -128,7 +129,7 @@ FLAGS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8
 
 
 def provider_options(spec: AcceleratorSpec) -> dict[str, str]:
-    """Return the options under ONNX Runtime's names, as Triton's backend sets them."""
+    """Return the TensorRT options under ONNX Runtime's names, as Triton's backend sets them."""
     options = {"trt_max_workspace_size": str(spec.max_workspace_size_bytes)}
     if spec.precision_mode in FLAGS:
         options[FLAGS[spec.precision_mode]] = "1"

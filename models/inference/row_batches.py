@@ -1,4 +1,4 @@
-"""Runs many rows through a model in pieces of bounded size."""
+"""Runs many rows through a model in batches of bounded size."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,11 +9,11 @@ from millrace.models.inference.model_input import ModelInput
 
 ROWS = 1024
 PLACES = 8192
-"""Tokens of a piece of texts at most, padding included; as in Triton's text backend."""
+"""Most tokens of a batch of texts, padding included; the same as in Triton's text backend."""
 SMALL = 3
-"""Rows of a small request, between a single row and a full batch."""
+"""Rows of a small request, whose size is between a single row and a full batch."""
 ASKED = 32
-"""Golden rows, at most, that are requested singly and in small requests."""
+"""Most golden rows that are also sent singly and in small requests."""
 
 
 def answer_rows(
@@ -25,14 +25,14 @@ def answer_rows(
 ) -> Array:
     """Return the answers `[rows, …]`, in the order of the rows.
 
-    Texts are sorted by length, so that a piece holds little padding.
+    Texts are sorted by length, so that batches have little padding.
 
     Args:
-        answer: answers one piece.
-        rows: at least one, `[rows, width]`.
+        answer: function that returns the answers to one batch.
+        rows: the rows, at least one, `[rows, width]`.
         read: the model's input.
-        most: rows of a piece, if they are not texts.
-        most_tokens: tokens of a piece of several texts, padding included.
+        most: most rows of a batch, if rows are not texts.
+        most_tokens: most tokens of a batch of several texts, padding included.
     """
     pieces = list(split_rows(rows, read, most, most_tokens))
     answers = np.concatenate([answer(read.trimmed(rows[piece])) for piece in pieces])
@@ -42,7 +42,7 @@ def answer_rows(
 def split_rows(
     rows: Array, read: ModelInput, most: int = ROWS, most_tokens: int = PLACES
 ) -> Iterator[Array]:
-    """Yield the indices of the rows of each piece, texts of similar length together."""
+    """Yield the row indices of each batch, with texts of similar length together."""
     if read.padding is None:
         yield from np.split(np.arange(len(rows)), range(most, len(rows), most))
         return
@@ -60,16 +60,16 @@ def split_rows(
 def golden_requests(rows: int, largest: int) -> list[Array]:
     """Return the requests for a golden batch: full batches, small requests and single rows.
 
-    Fewer rows than a full batch are repeated until it is full. An answer may depend on the other
-    rows of its batch, as with dynamic int8 ranges. So a release sends exactly the requests that
-    were certified.
+    If the golden batch is smaller than a full batch, its rows are repeated. An answer may depend on
+    the other rows of its batch, for example with dynamic int8 ranges. So a release sends exactly
+    the requests that were certified.
 
     Args:
-        rows: rows of the golden batch.
+        rows: number of rows of the golden batch.
         largest: rows of a full batch in serving.
 
     Returns:
-        The indices of the golden rows of each request.
+        For each request, the indices of its golden rows.
     """
     full, few = np.resize(np.arange(rows), max(rows, largest)), np.arange(min(rows, ASKED))
     return [

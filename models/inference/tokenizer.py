@@ -1,7 +1,6 @@
-"""Text to tokens, by the library `tokenizers`: the same file in training, in batch and in serving.
+"""Tokenizes text with the library `tokenizers`, from one file in training, batch and serving.
 
-The file `tokenizer.json` defines all of it: normalization, vocabulary, special tokens, truncation
-and padding.
+The file `tokenizer.json` defines normalization, vocabulary, special tokens, truncation and padding.
 """
 
 import json
@@ -18,11 +17,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MISSING, UNREADABLE = -1, -2
-"""First token of a row whose text is missing, or is not text; real tokens are not negative."""
+"""First token of a row whose text is missing, or is not text. Ids of real tokens are not negative.
+"""
 CHARACTERS = 64
-"""Characters of a text for each token that it may have; the rest is cut off before tokenization.
+"""Characters of a text that are tokenized for each token that it may have; the rest is cut off.
 
-A tokenizer reads a whole text before it truncates: a megabyte blocks a server for a second.
+The text is cut because a tokenizer reads a whole text before it truncates: a text of a megabyte
+blocks a server for a second.
 """
 PAD, BEGIN, END = "[PAD]", "[CLS]", "[SEP]"
 
@@ -33,8 +34,8 @@ class TextTokenizer:
 
     Attributes:
         json: the contents of `tokenizer.json`, with truncation at `max_tokens` and padding.
-        max_tokens: tokens of a text at most, special ones included.
-        padding: the padding token.
+        max_tokens: most tokens of a text, special ones included.
+        padding: id of the padding token.
         vocab_size: size of the vocabulary.
     """
 
@@ -53,10 +54,10 @@ class TextTokenizer:
         return cls(tokenizer.to_str(), max_tokens, padding, size)
 
     def ids(self, texts: Sequence[str | None]) -> Array:
-        """Return padded tokens, int64 `[rows, max_tokens]`; a missing text begins with `MISSING`.
+        """Return token ids, int64 `[rows, max_tokens]`, padded.
 
         Args:
-            texts: one for each row.
+            texts: one text for each row; the row of a missing text (None) begins with `MISSING`.
         """
         ids = np.full((len(texts), self.max_tokens), self.padding, dtype=np.int64)
         known = [row for row, text in enumerate(texts) if text is not None]
@@ -70,12 +71,12 @@ class TextTokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_tokens: int) -> TextTokenizer:
-    """Train a byte-level BPE, which has tokens for every string.
+    """Train a byte-level BPE, which can tokenize any string.
 
     Args:
-        texts: of the train split.
-        vocab_size: tokens at most.
-        max_tokens: tokens of a text at most.
+        texts: texts of the train split.
+        vocab_size: largest vocabulary size.
+        max_tokens: most tokens of a text.
 
     Sennrich, Haddow and Birch 2016; bytes as in Radford et al. 2019.
     """
@@ -103,5 +104,5 @@ def _load_tokenizer(text: str) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     values = json.loads(text)
-    values["padding"] = None  # `TextTokenizer.ids` pads, to one width
+    values["padding"] = None  # `TextTokenizer.ids` pads instead, always to `max_tokens`
     return Tokenizer.from_str(json.dumps(values))

@@ -1,1 +1,1 @@
-"""MLflow: tracking, registered versions, their files and signatures."""
+"""MLflow: tracking, and registered versions with their files and signatures."""

@@ -1,12 +1,13 @@
-"""The files of a version in MLflow's artifact store: listed with their sizes, then fetched.
+"""Lists the files of a version in MLflow's artifact store with their sizes, then fetches them.
 
-Whoever registers a version says where its files are, and may put there more than the disk holds, or
-a link to what never ends. So a caller asks for names and sizes first, fetches the files that it
-knows, one by one, and of a local one no more bytes than were listed.
+Whoever registers a version says where its files are, and may put more there than fits on the disk,
+or a link to a file that never ends. So a caller first lists names and sizes, and then fetches only
+the files that it expects, one by one. Of a local file no more bytes are copied than were listed.
 
-An MLflow without a login lets every user of the machine make experiments, also one with the name of
-a later pipeline, and choose the folder of its artifacts. A link in such a folder could lead what a
-run writes to any file of its user. So a run writes to no local folder that others may change.
+An MLflow without a login lets every user of the machine create experiments, even with the name of
+a later pipeline, and choose the folder of their artifacts. A link in such a folder could redirect
+the writes of a run to any file of the user who runs it. So a run writes to no local folder that
+others may change.
 """
 
 import errno
@@ -25,11 +26,11 @@ def require_own(location: str, installation: Installation) -> None:
     """Refuse a local folder that another user of the machine may change.
 
     Args:
-        location: an experiment's `artifact_location`; of other schemes than `file` none is local.
-        installation: whose own artifacts are known to be private.
+        location: an experiment's `artifact_location`; only paths and `file` URIs are checked.
+        installation: the installation, whose own folder of artifacts is known to be private.
 
     Raises:
-        InputError: it is, or lies in, a folder of somebody else.
+        InputError: another user owns, or may change, the folder or a parent of it.
     """
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
@@ -41,21 +42,21 @@ def require_own(location: str, installation: Installation) -> None:
         open_to_others := _find_shared_part(folder) or _find_shared_part(folder.resolve())
     ) is not None:
         raise InputError(
-            "the experiment keeps its artifacts where another user may change them",
+            "the MLflow experiment stores its artifacts where another user may change them",
             seen=f"{location}: {open_to_others}",
             valid=f"a folder of your own, such as one in {installation.artifacts}",
-            hint="rename that experiment in MLflow, and run again: a new one is made",
+            hint="rename the experiment in MLflow, and run again; the run then creates a new one",
         )
 
 
 def _find_shared_part(folder: Path) -> str | None:
-    """Return the part of a path that another user may change, with the reason; None if none is."""
+    """Return which part of a path another user may change, with the reason; None if no part."""
     for part in (*reversed(folder.parents), folder):
         try:
             found = part.lstat()
         except OSError:
             shared = part.parent.stat().st_mode & stat.S_IWOTH
-            return f"{part} is not there, and others may make it" if shared else None
+            return f"{part} does not exist, and other users may create it" if shared else None
         if found.st_uid not in (0, os.getuid()):
             return f"{part} belongs to the user {found.st_uid}"
         is_shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
@@ -65,7 +66,7 @@ def _find_shared_part(folder: Path) -> str | None:
 
 
 MOST_FILES = 1000
-"""In one folder of a version; a variant has some ten."""
+"""Most files in a version; a variant has about ten."""
 _RESERVE = 1 << 30
 _RESERVE_SHARE = 20
 _PIECE = 1 << 20
@@ -76,17 +77,17 @@ class StoredFolder:
     """The folder of a version in an artifact store.
 
     Attributes:
-        uri: its address.
-        tracking_uri: of the MLflow that named it.
+        uri: URI of the folder.
+        tracking_uri: address of the MLflow that gave the URI.
     """
 
     uri: str
     tracking_uri: str
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return names and sizes of the files in the folder, or in one below it, without folders.
+        """Return names and sizes in bytes of the files in the folder, or in a subfolder.
 
-        A store that tells no size, as MLflow's own proxy does of an empty file, counts as 0.
+        A missing size counts as 0: MLflow's own proxy gives no size for an empty file.
         """
         from mlflow.artifacts import list_artifacts
 
@@ -98,12 +99,12 @@ class StoredFolder:
         """Write one file to a new path.
 
         Args:
-            path: in the folder.
-            size: as it was listed.
-            to: the new file; a folder beside it is used for what is under way.
+            path: path of the file in the folder.
+            size: its size, as it was listed.
+            to: the new file; a folder beside it is used during the download.
 
         Raises:
-            FileNotFoundError: it is not there, or is no plain file.
+            FileNotFoundError: the file does not exist, or is not a plain file.
         """
         from mlflow.artifacts import download_artifacts
         from mlflow.utils.file_utils import local_file_uri_to_path
@@ -123,39 +124,39 @@ class StoredFolder:
 
 
 def require_room(size: int, folder: Path, what: str) -> None:
-    """Refuse to write so much to the disk of a folder that little would be left.
+    """Refuse to write files to a disk if too little space would remain.
 
     Args:
-        size: bytes.
-        folder: on the disk.
-        what: of which the bytes are.
+        size: total size of the files, in bytes.
+        folder: a folder on the disk.
+        what: what the files belong to, for the error.
 
     Raises:
-        WorkError: it is a fault of the disk, not of what would be written.
+        WorkError: the disk has too little space; its cause is an OSError, as for a full disk.
     """
     disk = shutil.disk_usage(folder)
     most = disk.free - min(_RESERVE, disk.total // _RESERVE_SHARE)
     if size > most:
         raise WorkError(
-            f"the disk has no room for the files of {what}",
+            f"the disk has too little free space for the files of {what}",
             seen=f"{size:,} bytes",
             valid=f"at most {max(most, 0):,} on the disk of {folder}",
-            hint="make room there, and run the command again",
+            hint="free disk space there, and run the command again",
         ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _copy(file: Path, size: int, to: Path) -> None:
-    """Copy a plain file, and no more than its listed size of it: digests tell what was cut."""
+    """Copy a plain file, at most its listed size; if that cuts it, the digest check fails later."""
     try:
-        # Neither through a link, nor waiting for a writer as a pipe does.
+        # Follow no link, and do not wait for a writer if the file is a pipe.
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        raise FileNotFoundError(f"{file.name} is no plain file") from error
+        raise FileNotFoundError(f"{file.name} is not a plain file") from error
     with os.fdopen(opened, "rb") as source, to.open("xb") as target:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise FileNotFoundError(f"{file.name} is no plain file")
+            raise FileNotFoundError(f"{file.name} is not a plain file")
         while size > 0 and (piece := source.read(min(_PIECE, size))):
             target.write(piece)
             size -= len(piece)

@@ -1,4 +1,4 @@
-"""Who becomes challenger and champion, and whether a version may go live: plain decisions."""
+"""Decides which version becomes challenger or champion, and whether a version may go live."""
 
 import math
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from millrace.models.config.serving_spec import RequireSpec
 
 @dataclass(frozen=True)
 class Comparison:
-    """The version that a new one would take the place of, on the new one's test split.
+    """The version that a new version would replace, measured on the new version's test split.
 
     Attributes:
         version: its number.
         is_live: whether it is live; else it has the alias champion.
-        metric_name: what `metric` is.
-        metric: None if it could not be measured there.
+        metric_name: name of the metric.
+        metric: value of the metric; None if it could not be measured on that test split.
         candidate: its variant.
-        size_bytes: of its files.
+        size_bytes: total size of its files.
     """
 
     version: int
@@ -36,9 +36,9 @@ class Promotion:
     Attributes:
         challenger: whether it gets the alias `challenger`.
         champion: whether it gets the alias `champion`.
-        reason: in a sentence, for people.
-        release: what a release of it would say; empty where it did not hold its gates.
-        beside: what it would take the place of; None where there is nothing.
+        reason: the reason, a sentence for people.
+        release: what a release of the version would say; empty if it did not pass its gates.
+        beside: the version that it would replace; None if there is none.
     """
 
     challenger: bool
@@ -58,20 +58,21 @@ def decide(
     smaller_is_better: bool = False,
     requirement: str | None = None,
 ) -> Promotion:
-    """Decide on a new version.
+    """Decide whether a new version gets the aliases challenger and champion.
 
     Args:
         mode: the pipeline's `promotion.mode`.
-        refusal: why the version did not hold its gates; None if it did.
-        metric: its metric on the test split.
-        champion: the champion's version, None if there is none.
+        refusal: why the version did not pass its gates; None if it did.
+        metric: the version's metric on the test split.
+        champion: number of the champion version; None if there is none.
         champion_metric: the champion's metric on the same test split; None if it could not be
-            measured there, which is never a reason to replace it.
-        smaller_is_better: of two metrics, as of two perplexities.
-        requirement: why a release would refuse it, but for an approval that is still to come.
+            measured there, which is never a reason to replace the champion.
+        smaller_is_better: whether the smaller of two metrics is better, as for perplexity.
+        requirement: why a release would refuse the version, other than a missing approval; None
+            if it would not.
     """
     if refusal is not None:
-        return Promotion(False, False, f"it did not hold its gates: {refusal}")
+        return Promotion(False, False, f"it did not pass its gates: {refusal}")
     if not math.isfinite(metric):
         return Promotion(False, False, f"its metric is {metric}")
     if requirement is not None:
@@ -93,15 +94,15 @@ def decide(
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a version brings.
+    """What is known of a version that is to go live.
 
     Attributes:
-        passed: whether its certificate says that it held its gates.
+        passed: whether its certificate says that it passed its gates.
         metric: its metric on its test split; None if it could not be measured.
-        metric_name: what that is.
-        smaller_is_better: of two metrics.
-        author: the user who ran the training; empty if nobody is known.
-        tags: of the version.
+        metric_name: name of the metric.
+        smaller_is_better: whether the smaller of two metrics is better.
+        author: the user who ran the training; empty if not known.
+        tags: its tags in the registry.
         unsigned: why it counts as not signed; empty if a key that this home trusts signed it.
     """
 
@@ -115,7 +116,7 @@ class Credentials:
 
     @property
     def approved_by(self) -> str:
-        """Who approved it; empty if nobody did."""
+        """Who approved the version; empty if nobody did."""
         return self.tags.get("millrace.approved_by", "").strip()
 
 
@@ -125,7 +126,7 @@ class Incumbent:
 
     Attributes:
         version: its number.
-        metric: its metric on the test split of the new one; None if it could not be measured.
+        metric: its metric on the new version's test split; None if it could not be measured.
     """
 
     version: int
@@ -135,24 +136,24 @@ class Incumbent:
 def refusal(
     require: RequireSpec, credentials: Credentials, incumbent: Incumbent | None
 ) -> str | None:
-    """Return why a version may not go live, or None.
+    """Return why a version may not go live; None if it may.
 
     Args:
-        require: what its pipeline requires; of a version that is not signed, what the owner of
-            the home does, since nobody knows who wrote its pipeline file.
-        credentials: what it brings.
-        incumbent: the version that is live, or None where nothing is, or nothing is compared.
+        require: requirements of the version's pipeline file. For a version that is not signed:
+            those of the home's owner, because nobody knows who wrote the version's pipeline file.
+        credentials: what is known of the version.
+        incumbent: the live version; None if there is none, or it is not to be compared.
     """
     if require.signed and credentials.unsigned:
         return f"it is not trusted: {credentials.unsigned}"
     if require.certificate and not credentials.passed:
-        return "its certificate says that it did not hold its gates"
+        return "its certificate says that it did not pass its gates"
     if require.approval and not credentials.approved_by:
-        return "nobody approved it: set the tag millrace.approved_by, then run: millrace release"
+        return "nobody approved it: set the tag millrace.approved_by, then run `millrace release`"
     if require.approval and not credentials.author:
-        return "it is not known who ran its training, so its approval cannot be by somebody else"
+        return "it is not known who ran its training, so its approval cannot be checked"
     if require.approval and credentials.approved_by == credentials.author:
-        return f"{credentials.author} ran its training, and cannot approve it too"
+        return f"{credentials.author} ran its training, so another user has to approve it"
     if incumbent is None or require.max_metric_drop is None:
         return None
     return _drop(require.max_metric_drop, credentials, incumbent)
@@ -163,12 +164,13 @@ def _drop(allowed: float, credentials: Credentials, incumbent: Incumbent) -> str
     if mine is None or other is None:
         which = "it" if mine is None else f"version {incumbent.version}, which is live,"
         return (
-            f"{which} cannot be measured on the new version's test split, so they cannot be "
-            "compared; train with promotion.require.max_metric_drop: null to go without"
+            f"{which} cannot be measured on the new version's test split, so the versions cannot "
+            "be compared; to skip the comparison, train with "
+            "promotion.require.max_metric_drop: null"
         )
     loss = mine - other if credentials.smaller_is_better else other - mine
     drop = loss / abs(other) if other else loss
-    # A NaN fails every comparison, so this is written such that NaN is refused.
+    # A NaN fails every comparison, so the condition is negated: NaN must be refused.
     if not drop <= allowed:
         live = f"{other:.4f} of version {incumbent.version}"
         where = "above" if credentials.smaller_is_better else "below"

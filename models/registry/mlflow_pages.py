@@ -1,16 +1,16 @@
 """Addresses of pages in MLflow's UI.
 
-Since 3.17 its UI opens for work on language-model applications, without the registry, unless the
-address says otherwise. It reads that from the query inside the fragment; the tag of an experiment
-decides where its UI has no such choice. The list of the registry's models drops the query when it
-has loaded, so it is right and the bar beside it is not; a model's page keeps it.
+Since MLflow 3.17 the UI opens in its mode for language-model applications, without the registry,
+unless the query inside the address's fragment names another mode. On pages without this query a tag
+of the experiment decides. The list of registered models drops the query after loading, so the list
+is right but the side bar is not; the page of a model keeps the query.
 """
 
 TRAINING = "workflowType=machine_learning"
 REGISTRY = "#/models"
 
 KIND = "mlflow.experimentKind"
-"""Tag of an experiment: what kind of work it holds."""
+"""Name of MLflow's tag for the kind of work in an experiment."""
 KIND_OF_OURS = "custom_model_development"
 
 
@@ -18,8 +18,8 @@ def page(address: str, path: str) -> str:
     """Return the address of a page.
 
     Args:
-        address: of the MLflow server.
-        path: of the page, beginning with `#/`.
+        address: address of the MLflow server.
+        path: path of the page, beginning with `#/`.
     """
     return f"{address.rstrip('/')}/{path}{'&' if '?' in path else '?'}{TRAINING}"
 

@@ -1,8 +1,8 @@
 """MLflow's model registry: versions, their evidence and their aliases.
 
-A version's folder in MLflow holds the model's files, and beside them what is needed to use it: see
-`models/registry/version_files.py`. Their sha256 is a tag of the version, checked when it is
-registered and whenever it is fetched.
+A version's folder in MLflow holds the model's files and the files of its evidence: see
+`models/registry/version_files.py`. Their SHA-256 is a tag of the version, and is checked when the
+version is registered and whenever it is fetched.
 """
 
 import logging
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millrace")
 
 LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
-"""Logs a model's files and its evidence to a run; returns MLflow's `ModelInfo`."""
+"""A function that logs a model's files and evidence to a run, and returns MLflow's `ModelInfo`."""
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 _TAG_LENGTH = 5000
@@ -46,12 +46,12 @@ _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED
 
 @dataclass(frozen=True)
 class Registry:
-    """The registry at one MLflow address.
+    """The model registry of one MLflow.
 
     Attributes:
-        tracking_uri: its address.
+        tracking_uri: address of MLflow.
         cache: folder for fetched versions, by digest.
-        trust: signs what is registered, and decides what is fetched.
+        trust: signs versions that are registered, and decides which versions are trusted.
     """
 
     tracking_uri: str
@@ -72,19 +72,19 @@ class Registry:
 
         Args:
             run: the open run.
-            model: registered model, made if it is not there.
+            model: name of the registered model, which is created if it does not exist.
             kind: what kind of model it is.
             files: the model's files, by name.
             evidence: the files of `kind.evidence_files`, by name.
             tags: tags of the version.
-            log_model: logs the model to the run, as the kind does it.
+            log_model: the kind's function that logs the model to the run.
 
         Raises:
-            WorkError: what MLflow keeps is not what was given.
+            WorkError: the files that MLflow stored are not the files that were logged.
         """
         import mlflow
 
-        # `log_model` takes no address: MLflow keeps one for the whole process.
+        # `log_model` takes no address: MLflow has one for the whole process.
         mlflow.set_tracking_uri(self.tracking_uri)
         beside = {name: evidence[name] for name in kind.evidence_files}
         info = log_model(run, files, beside)
@@ -100,8 +100,8 @@ class Registry:
             tags={**tags, **own},
             model_id=info.model_id,
         )
-        # Its number is known only now. What ends here leaves a version without a signature, which
-        # nobody works with, and no alias was set yet.
+        # The version is signed only now, because the signature covers its number. If the process
+        # ends before that, the version has no signature and no alias, and nothing uses it.
         signed = self.sign(_version_of(made, ()))
         _delete_repeated(store, made)
         return signed
@@ -117,7 +117,7 @@ class Registry:
 
         Raises:
             TransientError: MLflow cannot be reached.
-            WorkError: it failed.
+            WorkError: MLflow failed.
         """
         check_reachable(self.tracking_uri)
         found = _find(
@@ -130,9 +130,9 @@ class Registry:
         """Return one version.
 
         Raises:
-            InputError: there is no such version.
+            InputError: the version does not exist.
             TransientError: MLflow cannot be reached.
-            WorkError: it failed.
+            WorkError: MLflow failed.
         """
         check_reachable(self.tracking_uri)
         found = _find(
@@ -147,11 +147,11 @@ class Registry:
         return _version_of(found, tuple(found.aliases))
 
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
-        """Return the champion of every registered model that has one, or of one model.
+        """Return the champions of all registered models by name, or only that of `model`.
 
         Raises:
             TransientError: MLflow cannot be reached.
-            WorkError: it failed.
+            WorkError: MLflow failed.
         """
         names = self._with_champion() if model is None else [model]
         found = {name: self.by_alias(name, CHAMPION) for name in names}
@@ -175,10 +175,10 @@ class Registry:
             store.set_model_version_tag(version.model, str(version.version), name, str(value))
 
     def change_tags(self, version: ModelVersion, tags: Mapping[str, str | None]) -> None:
-        """Set tags of a version, and remove those that are None.
+        """Set tags of a version; remove tags whose value is None.
 
         Raises:
-            WorkError: the registry failed.
+            WorkError: MLflow's registry failed.
         """
         store, number = client(self.tracking_uri), str(version.version)
         with _registry_errors():
@@ -189,7 +189,7 @@ class Registry:
                     store.delete_model_version_tag(version.model, number, name)
 
     def author(self, version: ModelVersion) -> str:
-        """Return the user whose run made a version; empty if that is not known."""
+        """Return the user whose run made a version; empty if the user is not known."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -204,21 +204,22 @@ class Registry:
         store.update_model_version(version.model, str(version.version), description=text)
 
     def fetch(self, version: ModelVersion) -> Package:
-        """Return the files of a version, from the cache if they are there.
+        """Return the files of a version, from the cache if they are in it.
 
         Raises:
             InputError: the version is not trusted, was not made by Millrace, or its files are not
-                the ones that were registered.
+                the files that were registered.
             TransientError: the artifact store does not answer.
         """
         untrusted = self.require_trusted(version)
         return replace(fetched(version, self.tracking_uri, self.cache), untrusted=untrusted)
 
     def require_trusted(self, version: ModelVersion) -> str:
-        """Return why a version is worked with though it is not signed; empty if it is.
+        """Return why a version is used although it is not signed; empty if it is signed.
 
         Raises:
-            InputError: it is not signed by a key that this home trusts, and has to be.
+            InputError: the version is not signed by a key that this home trusts, and a signature
+                is required.
         """
         untrusted = self.trust.require(version)
         if untrusted:
@@ -226,10 +227,12 @@ class Registry:
         return untrusted
 
     def fetch_to_sign(self, version: ModelVersion) -> Package:
-        """Return the files of a version that somebody is about to sign, their digests checked.
+        """Return the files of a version that is about to be signed, after a check of the digests.
 
         Raises:
-            InputError, TransientError: as `fetch`, but it need not be signed.
+            InputError: the version was not made by Millrace, or its files are not the files that
+                were registered.
+            TransientError: the artifact store does not answer.
         """
         require_model_name(version.model)
         return fetched(version, self.tracking_uri, self.cache)
@@ -245,10 +248,10 @@ class Registry:
             found = digest_of_model({name: digest_of(got / name) for name in names})
         if found != digest:
             raise WorkError(
-                "MLflow keeps another file than the one that was certified",
+                "the model files that MLflow stored differ from the certified ones",
                 seen=f"sha256 {found}",
                 valid=f"sha256 {digest}",
-                hint="check the artifact store",
+                hint="check MLflow's artifact store",
             )
 
 
@@ -256,8 +259,8 @@ def registry_of(installation: Installation, given: Pipeline | None = None) -> Re
     """Return the registry of an installation.
 
     Args:
-        installation: where everything is.
-        given: the pipeline that a command was given: what it requires of a signature counts.
+        installation: the installation.
+        given: the pipeline that was given to a command; its `promotion.require.signed` counts.
     """
     return Registry(
         installation.tracking_uri, installation.home / "cache", trust_of(installation, given)
@@ -265,7 +268,7 @@ def registry_of(installation: Installation, given: Pipeline | None = None) -> Re
 
 
 def _find(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
-    """Return what MLflow answers, None where it has no such model, version or alias."""
+    """Return MLflow's answer; None if it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
     with _registry_errors(what):
@@ -282,7 +285,7 @@ def _registry_errors(what: str = "") -> Iterator[None]:
     """Raise an error of MLflow as a `MillraceError`.
 
     Args:
-        what: what could not be done, with a colon.
+        what: beginning of the message: what failed, and a colon.
     """
     from mlflow.exceptions import MlflowException
 
@@ -292,10 +295,10 @@ def _registry_errors(what: str = "") -> Iterator[None]:
         message = f"{what}MLflow's registry failed"
         seen = next(iter(str(error).splitlines()), type(error).__name__)
         code = error.error_code
-        if code in _PASSING:  # what a server that goes away gives too; nothing that a version did
-            hint = "see MLflow's log; the next release tries again"
+        if code in _PASSING:  # also from a server that shuts down: the version is not at fault
+            hint = "check MLflow's log; the next release tries again"
             raise TransientError(message, seen=f"{code}: {seen}", hint=hint) from error
-        hint = "see MLflow's log, what its login may read, and MLFLOW_TRACKING_URI"
+        hint = "check MLflow's log, the permissions of the login, and MLFLOW_TRACKING_URI"
         raise WorkError(message, seen=f"{code}: {seen}", hint=hint) from error
 
 
@@ -321,16 +324,16 @@ def _ensure_model(store: Any, model: str) -> None:
 
 
 def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
-    """Delete the other versions of the same logged model.
+    """Delete duplicates of a new version, made from the same logged model.
 
-    MLflow's client sends a request again that was not answered in time, and the server may have
-    done it.
+    MLflow's client repeats a request that was not answered in time, although the server may have
+    executed it.
     """
     for each in store.search_model_versions(f"run_id='{made.run_id}'"):
         is_same = (each.name, each.source) == (made.name, made.source)
         if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
             log.warning(
-                "deleting version %s, a duplicate: MLflow created it without answering in time",
+                "deleting version %s, a duplicate, which MLflow created without answering in time",
                 each.version,
             )
             store.delete_model_version(each.name, str(each.version))

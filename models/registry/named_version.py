@@ -12,11 +12,11 @@ def version_named(name: str, registry: Registry, *, valid: str = VALID) -> Model
 
     Args:
         name: NAME for the champion, NAME@ALIAS or NAME/VERSION.
-        registry: where it is.
-        valid: how it is written where it was named.
+        registry: the registry to search.
+        valid: the form of the name in the pipeline file, for the error.
 
     Raises:
-        InputError: there is no such version.
+        InputError: the version does not exist.
         TransientError: MLflow cannot be reached.
     """
     model, slash, number = name.partition("/")
@@ -31,11 +31,11 @@ def version_named(name: str, registry: Registry, *, valid: str = VALID) -> Model
             f"there is no registered version {name!r}",
             valid=f"{valid}; models with a champion: {here}",
             hint=nearest(model, champions)
-            or "run the pipeline of that model first, or see what is registered in the MLflow UI",
+            or "run the pipeline of that model first, or see the models in the MLflow UI",
         )
     return found
 
 
 def in_words(version: ModelVersion) -> str:
-    """Return which version it is, for people."""
+    """Return the name and number of a version, for people."""
     return f"{version.model} version {version.version}"

@@ -1,8 +1,8 @@
-"""Notes of what processes of a home have open, so that what a dead one left can be ended.
+"""Notes about the open runs of a home's processes, so that runs of dead processes can be ended.
 
-A process keeps its note locked: the kernel drops the lock however that ends.
-`millrace.models.registry.tracking` ends the runs of MLflow that are left,
-`millrace.flows.deployments.left_flow_runs` those of Prefect.
+A process keeps the file of its note locked. The kernel drops the lock however the process ends.
+`millrace.models.registry.tracking` ends MLflow runs that dead processes left open, and
+`millrace.flows.deployments.left_flow_runs` ends Prefect's flow runs.
 """
 
 import fcntl
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import IO, Any
 
 FOLDER = "open_runs"
-LEFT = "its process ended without a word"
+LEFT = "the run's process ended without reporting a result"
 
 
 @dataclass
 class Note:
-    """What is known here of an open run.
+    """The content of a note: an open MLflow run.
 
     Attributes:
-        tracking_uri: where it is.
-        run_id: its id.
-        status: what it is to become if its process cannot tell MLflow.
-        why: tag of a run that failed.
+        tracking_uri: address of the run's MLflow.
+        run_id: id of the run.
+        status: final status to set if the run's process does not set it in MLflow.
+        why: text of the tag `millrace.error` of a failed run.
     """
 
     tracking_uri: str
@@ -36,7 +36,7 @@ class Note:
 
 
 class LockedNote:
-    """A file that this process keeps locked. A disk that takes none stops no run."""
+    """A file that this process keeps locked. If it cannot be written, the run goes on without."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -44,11 +44,11 @@ class LockedNote:
 
     @property
     def is_held(self) -> bool:
-        """Whether a later command would find it."""
+        """Whether the file is written and locked, so that a later command can find it."""
         return self._held is not None
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Write the file, locked before it has its name."""
+        """Write the file under a temporary name, lock it, and only then rename it."""
         staged = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(exist_ok=True)
@@ -64,20 +64,20 @@ class LockedNote:
                 staged.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Delete the file: what it is of has ended."""
+        """Delete the file, because the run has ended."""
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leave the file to whoever looks next."""
+        """Unlock the file, and leave it to the next command."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
 
 class OpenRun:
-    """A run of MLflow's that this process has open."""
+    """An MLflow run that this process has open."""
 
     def __init__(self, folder: Path, note: Note) -> None:
         self._file = LockedNote(folder / FOLDER / f"{note.run_id}.json")
@@ -85,7 +85,7 @@ class OpenRun:
 
     @property
     def tracking_uri(self) -> str:
-        """Where the run is."""
+        """Address of the run's MLflow."""
         return self._note.tracking_uri
 
     @property
@@ -94,26 +94,26 @@ class OpenRun:
         return self._file.is_held
 
     def write(self) -> None:
-        """Take note of the run."""
+        """Write the note of the run."""
         self._file.write(asdict(self._note))
 
     def ends_as(self, status: str, why: str = "") -> None:
-        """Write down how the run ended, which is sent to MLflow next."""
+        """Note the final status of the run, before it is sent to MLflow."""
         self._note.status, self._note.why = status, why
         self.write()
 
     def forget(self) -> None:
-        """Delete the note: MLflow knows."""
+        """Delete the note, because MLflow has the final status."""
         self._file.forget()
 
     def close(self) -> None:
-        """Leave the note to whoever looks next."""
+        """Unlock the note, and leave it to the next command."""
         self._file.close()
 
 
 @contextmanager
 def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
-    """Hold a note whose process is gone; None of one that is not."""
+    """Lock a note while the block runs; yield its content, or None if its process still runs."""
     with file.open() as held:
         found = None
         with suppress(BlockingIOError):

@@ -1,19 +1,20 @@
-"""Signatures of registered versions, and which versions a home trusts.
+"""Signatures of registered versions, and which versions a home folder trusts.
 
-Whoever reaches the registry may write to it. So a version is signed when it is registered, by an
-Ed25519 key of the home, and what is not signed by a key that the home trusts is neither served,
-scored with nor trained from. The statement that is signed names the version, so a copy of it under
-another number or another name is not signed; the digests in it cover all files that are read. It
-names their place too, so nothing is fetched from one that somebody else chose.
+Everybody who reaches the registry may write to it. So a version is signed when it is registered,
+with an Ed25519 key of the home folder. A version that is not signed by a trusted key is neither
+served, scored with nor trained from. The signed statement contains the version's name and number,
+so that a copy under another name or number is not signed; the digests of all files that are read;
+and the place of the files, so that nothing is fetched from a place that somebody else chose.
 
-    HOME/signing.key         private, mode 0600, made once
-    HOME/signing.pub         the public half, to give to other homes
-    HOME/trusted_signers     public keys of other homes, one a line, with a comment after it
-    HOME/released_unsigned   what was live before this home had a key, see `SigningKeys.made`
+    HOME/signing.key         private key, mode 0600, created once
+    HOME/signing.pub         public key, to give to other homes
+    HOME/trusted_signers     public keys of other homes, one per line, each followed by a comment
+    HOME/released_unsigned   versions that were live before this home had a key, see
+                             `SigningKeys.made`
 
-`promotion.require.signed: false` counts in a pipeline file of whoever runs the command: a file of
-MILLRACE_PIPELINES, or the file that the command was given. The file beside a version in the
-registry does not count: whoever made the version wrote it.
+`promotion.require.signed: false` has an effect only in pipeline files of the user who runs the
+command: a file in MILLRACE_PIPELINES, or the file that was given to the command. It has none in the
+pipeline file that is stored with a version, because whoever made the version wrote that file.
 """
 
 import base64
@@ -45,13 +46,16 @@ COVERED_TAGS = (
     *("millrace.digest", "millrace.draft", "millrace.evidence", "millrace.kind"),
     "millrace.tokenizer_digest",
 )
-"""Tags that a release, a batch or a training goes by; others, like a status, change later."""
+"""Tags that the signature covers, because releases, batch jobs and training rely on them.
+
+Other tags, such as a status, change after the version is signed.
+"""
 EVIDENCE_TAG = "millrace.evidence"
 UNSIGNED = "it is not signed"
 
 
 def statement(version: "ModelVersion") -> bytes:
-    """Return what is signed of a version: canonical JSON."""
+    """Return the statement about a version that is signed, as canonical JSON."""
     values = {
         "format": FORMAT,
         "model": version.model,
@@ -65,11 +69,11 @@ def statement(version: "ModelVersion") -> bytes:
 
 @dataclass(frozen=True)
 class SigningKeys:
-    """The keys of one home.
+    """The keys of one home folder.
 
     Attributes:
-        home: its folder.
-        others: public keys that it trusts beside its own and those of `trusted_signers`.
+        home: the home folder.
+        others: public keys that the home trusts beside its own and those in `trusted_signers`.
     """
 
     home: Path
@@ -77,27 +81,28 @@ class SigningKeys:
 
     @property
     def private_file(self) -> Path:
-        """The private key."""
+        """File of the private key."""
         return self.home / "signing.key"
 
     @property
     def trusted_file(self) -> Path:
-        """The public keys of other homes."""
+        """File of the public keys of other homes."""
         return self.home / "trusted_signers"
 
     @property
     def earlier_file(self) -> Path:
-        """The versions that were live before there was a key."""
+        """File of the versions that were live before the home had a key."""
         return self.home / "released_unsigned"
 
     def made(self, live_before: Callable[[], Iterable[tuple[str, int, str]]]) -> None:
-        """Make the key where there is none yet.
+        """Create the key if there is none yet.
 
-        What was live in this home before it had a key stays live, and may come back: it is written
-        down once, and nothing that is live later joins it.
+        Versions that were live in this home before it had a key stay trusted. Their list is written
+        only once, when the key is created, so that no later version gets into it.
 
         Args:
-            live_before: returns model, version and digest of what was ever live here.
+            live_before: function that returns model, version and digest of every version that was
+                ever live in this home.
         """
         if not self.private_file.exists():
             lines = [f"{model} {version} {digest}\n" for model, version, digest in live_before()]
@@ -107,7 +112,7 @@ class SigningKeys:
 
     @property
     def public(self) -> str:
-        """The home's own public key, base64; the key is made if there is none.
+        """The home's own public key, base64; the key pair is created if there is none.
 
         Raises:
             WorkError: the key cannot be read or written.
@@ -129,7 +134,7 @@ class SigningKeys:
         return f"{FORMAT}.{self.public}.{_encoded(signature)}"
 
     def was_live_before(self, version: "ModelVersion") -> bool:
-        """Return whether a version was live here before the home had a key."""
+        """Return whether a version was live in this home before the home had a key."""
         line = f"{version.model} {version.version} {version.digest}"
         return bool(version.digest) and line in _lines(self.earlier_file)
 
@@ -141,20 +146,20 @@ class SigningKeys:
             return Ed25519PrivateKey.from_private_bytes(_decoded(text.strip()))
         except (OSError, ValueError) as error:
             raise WorkError(
-                "the signing key of this home cannot be read or written",
+                "the signing key of the Millrace home folder cannot be read or written",
                 seen=f"{self.private_file}: {error}",
                 valid="a file of 44 characters that only this user may read",
-                hint="bring it back from a backup; with a new key every version must be signed "
-                "again: millrace sign MODEL VERSION",
+                hint="restore it from a backup; with a new key every version must be signed again: "
+                "millrace sign MODEL VERSION",
             ) from error
 
 
 def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str | None:
-    """Return why a version is not signed by one of these keys, in words, or None.
+    """Return why a version is not signed by a trusted key; None if it is.
 
     Args:
-        version: its tags as the registry has them.
-        trusted: public keys, base64.
+        version: the version, with the tags that the registry has now.
+        trusted: the trusted public keys, base64.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -164,7 +169,7 @@ def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str
         return UNSIGNED if version.digest else "it has no digest and is not signed"
     words = signature.split(".")
     if len(words) != 3 or words[0] != FORMAT:
-        return "its signature is none that can be read"
+        return "its signature cannot be read"
     _, public, value = words
     if public not in trusted:
         return f"it is signed by a key that this home does not trust, {public[:44]}"
@@ -174,7 +179,7 @@ def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str
         key = Ed25519PublicKey.from_public_bytes(_decoded(public))
         key.verify(_decoded(value), statement(version))
     except (InvalidSignature, ValueError):
-        return "its signature is of something else: another version, source, files or tags"
+        return "its signature is for something else: another version, source, files or tags"
     return None
 
 
@@ -202,7 +207,7 @@ def _lines(file: Path) -> frozenset[str]:
         return frozenset()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{file} cannot be read", seen=error, valid="a text file, one entry a line"
+            f"{file} cannot be read", seen=error, valid="a text file with one entry per line"
         ) from error
 
 
@@ -213,12 +218,12 @@ def _first_words(file: Path) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Trust:
-    """What decides whether a version is worked with.
+    """Decides whether a version may be used.
 
     Attributes:
         keys: the home's keys.
-        files: returns the pipeline files of the home's owner.
-        given: the pipeline that a command was given.
+        files: function that returns the pipeline files of the home's owner.
+        given: the pipeline that was given to a command; None if there is none.
     """
 
     keys: SigningKeys
@@ -226,18 +231,18 @@ class Trust:
     given: "Pipeline | None" = None
 
     def fault(self, version: "ModelVersion") -> str | None:
-        """Return why a version is not trusted, or None if it is."""
+        """Return why a version is not trusted; None if it is."""
         fault = fault_of_signature(version, self.keys.trusted())
         if fault is not None and self.keys.was_live_before(version):
             return None
         return fault
 
     def require(self, version: "ModelVersion") -> str:
-        """Return the warning about a version that may be used: empty if it is signed.
+        """Return the warning about a version that may be used; empty if the version is signed.
 
         Raises:
-            InputError: Millrace does not use models of this name, or the version is not signed and
-                the owner of this home requires that.
+            InputError: the model's name is not allowed, or the version is not signed and the owner
+                of this home requires a signature.
         """
         require_model_name(version.model)
         fault = self.fault(version)
@@ -249,7 +254,7 @@ class Trust:
             f"{version.model} version {version.version} is not trusted: {fault}",
             valid="a version that `millrace run` registered from this home, or from one whose key "
             f"is in {self.keys.trusted_file}",
-            hint=f"if you know where it is from: millrace sign {version.model} {version.version}",
+            hint=f"if you trust its origin: millrace sign {version.model} {version.version}",
         )
 
     def owners_requirement(self, model: str) -> RequireSpec:
@@ -263,16 +268,16 @@ class Trust:
         if self.given is not None:
             yield self.given
         for file in self.files():
-            with suppress(InputError):  # a file that cannot be read allows nothing
+            with suppress(InputError):  # a file that cannot be read relaxes no requirement
                 yield load_pipeline(file)
 
 
 def trust_of(installation: Installation, given: "Pipeline | None" = None) -> Trust:
-    """Return what an installation trusts.
+    """Return the `Trust` of an installation.
 
     Args:
-        installation: where everything is.
-        given: the pipeline that a command was given, which its owner wrote.
+        installation: the installation.
+        given: the pipeline that was given to a command, whose user wrote it.
     """
     keys = SigningKeys(installation.home, installation.trusted_signers)
     return Trust(keys, lambda: installation.pipeline_files, given)

@@ -1,4 +1,4 @@
-"""MLflow tracking: one run of a pipeline, from its parameters to its pictures.
+"""MLflow tracking: opens a run, logs parameters, metrics, files and pictures, and ends the run.
 
 MLflow takes seconds to import, so it is imported inside the functions here.
 """
@@ -34,11 +34,11 @@ DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One MLflow run, by its id; every method may be called while it is open.
+    """One MLflow run; its methods may be called while the run is open.
 
     Attributes:
-        tracking_uri: where it is kept.
-        experiment_id: experiment it belongs to.
+        tracking_uri: address of the run's MLflow.
+        experiment_id: id of its experiment.
         run_id: its id.
     """
 
@@ -48,7 +48,7 @@ class TrackedRun:
 
     @property
     def client(self) -> "MlflowClient":
-        """MLflow's client for this run's store."""
+        """MLflow's client for the run's tracking store."""
         return client(self.tracking_uri)
 
     @property
@@ -75,15 +75,15 @@ class TrackedRun:
         self.client.log_batch(self.run_id, metrics=entries)
 
     def log_text(self, text: str, path: str) -> None:
-        """Keep a text as an artifact."""
+        """Log a text as an artifact."""
         self.client.log_text(self.run_id, text, path)
 
     def log_figure(self, figure: "Figure", path: str) -> None:
-        """Keep a picture as an artifact."""
+        """Log a figure as an artifact."""
         self.client.log_figure(self.run_id, figure, path)
 
     def log_file(self, file: Path, folder: str | None = None) -> None:
-        """Keep a file, or the files of a folder, as artifacts."""
+        """Log a file, or the files of a folder, as artifacts."""
         if file.is_dir():
             self.client.log_artifacts(self.run_id, str(file), folder)
         else:
@@ -95,11 +95,11 @@ class TrackedRun:
             self.client.set_tag(self.run_id, name, redact(str(value)))
 
     def rename(self, name: str) -> None:
-        """Give the run a name, in place of the one that MLflow makes up."""
+        """Set the run's name, which replaces MLflow's random one."""
         self.client.update_run(self.run_id, name=name)
 
     def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
-        """Log the snapshot as the input of the run."""
+        """Log a dataset snapshot as the run's input."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = {"path": redact(uri), "delta_table_version": version}
@@ -115,7 +115,7 @@ class TrackedRun:
 
 
 def client(tracking_uri: str) -> "MlflowClient":
-    """Return a client of tracking and registry at one address."""
+    """Return a client for MLflow's tracking and registry at one address."""
     from mlflow import MlflowClient
 
     _quiet()
@@ -123,10 +123,10 @@ def client(tracking_uri: str) -> "MlflowClient":
 
 
 def check_reachable(tracking_uri: str) -> None:
-    """Fail at once, and clearly, where MLflow's client would try for minutes.
+    """Check that MLflow can be reached, because MLflow's own client would retry for minutes.
 
     Raises:
-        TransientError: no MLflow answers at an http address, or nothing where its database is.
+        TransientError: no MLflow answers at its HTTP address, or its database cannot be reached.
     """
     if tracking_uri.startswith(("http://", "https://")):
         address = tracking_uri.rstrip("/")
@@ -141,9 +141,9 @@ def check_reachable(tracking_uri: str) -> None:
 
 
 def database_server(uri: str) -> str | None:
-    """Return host:port of a database's server; None of a file, or where its address is not known.
+    """Return host:port of a database server; None for a file, or if the address is not known.
 
-    SQLAlchemy's own reading: it takes passwords that are no part of a valid URI.
+    SQLAlchemy parses the address, because it accepts passwords that are not valid in a URI.
     """
     if "://" not in uri or uri.startswith(("sqlite", "file:")):
         return None
@@ -165,16 +165,16 @@ def tracked_run(
     tags: Mapping[str, str],
     system_metrics: bool = True,
 ) -> Iterator[TrackedRun]:
-    """Open a run and close it as FINISHED, FAILED or KILLED, whatever happens inside.
+    """Open an MLflow run, and end it as FINISHED, FAILED or KILLED, whatever the block raises.
 
     Args:
-        installation: where MLflow is.
-        experiment: made if it is not there.
+        installation: the installation, with the address of MLflow.
+        experiment: name of the experiment, which is created if it does not exist.
         tags: tags of the new run.
-        system_metrics: sample CPU, memory and GPU while the run is open.
+        system_metrics: whether to sample CPU, memory and GPU while the run is open.
 
     Raises:
-        WorkError: the store cannot be opened.
+        WorkError: MLflow's experiment cannot be opened.
     """
     check_reachable(installation.tracking_uri)
     import mlflow
@@ -200,9 +200,10 @@ def tracked_run(
 
 
 def _quiet() -> None:
-    """Keep what MLflow logs from the terminal, but for its errors.
+    """Make MLflow log errors only.
 
-    When a database fails, it logs the stack and also raises the error, which is reported.
+    When a database fails, MLflow logs a stack trace and also raises the error, which Millrace
+    reports. So these logs are hidden too.
     """
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -210,7 +211,7 @@ def _quiet() -> None:
 
 
 def _end(opened: OpenRun, status: str, why: str = "") -> None:
-    """End the active run; if MLflow does not take it now, the next command sends it."""
+    """End the active run; if MLflow fails now, the next command ends the run."""
     import mlflow
 
     opened.ends_as(status, why)
@@ -220,10 +221,10 @@ def _end(opened: OpenRun, status: str, why: str = "") -> None:
             mlflow.set_tag("millrace.error", why)
         mlflow.end_run(status)
         opened.forget()
-    except Exception as error:  # an error that is under way already is the one to report
+    except Exception as error:  # an error of the run itself is the one to report
         if status == "FINISHED" and not opened.is_noted:
             raise
-        log.warning("MLflow was not told that its run is %s: %s", status, one_line(str(error)))
+        log.warning("the MLflow run could not be set to %s: %s", status, one_line(str(error)))
         opened.close()
         with _hurried(), suppress(Exception):
             mlflow.end_run(status)
@@ -231,7 +232,7 @@ def _end(opened: OpenRun, status: str, why: str = "") -> None:
 
 @contextmanager
 def _hurried() -> Iterator[None]:
-    """Let MLflow's client wait a second for an answer, once: the last ones were not given."""
+    """Let MLflow's client wait only a second and not retry, because MLflow has just failed."""
     before = {name: os.environ.get(name) for name in HURRIED}
     os.environ.update(HURRIED)
     try:
@@ -242,7 +243,10 @@ def _hurried() -> Iterator[None]:
 
 
 def _experiment(installation: Installation, name: str) -> str:
-    """Return the id of an experiment, made with its artifacts under the home when embedded."""
+    """Return the id of an experiment; create it if necessary.
+
+    Artifacts of an embedded MLflow are stored in the home folder.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -283,10 +287,10 @@ def _json(values: Mapping[str, object]) -> str:
 
 
 def end_left_runs(folder: Path) -> None:
-    """End the runs in MLflow whose processes are gone; one that MLflow does not take stays noted.
+    """End the MLflow runs whose processes are gone; if MLflow fails, keep the note of the run.
 
     Args:
-        folder: of what is true only while something runs.
+        folder: `Installation.run`, the folder of the notes.
     """
     for file in (folder / FOLDER).glob("*.json"):
         with suppress(OSError), lock_left_note(file) as found:
@@ -311,4 +315,4 @@ def _end_run(note: Note) -> None:
         store.set_terminated(note.run_id, note.status)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise TransientError("MLflow did not end a run", seen=error) from error
+            raise TransientError("MLflow could not end a run", seen=error) from error

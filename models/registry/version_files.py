@@ -1,6 +1,6 @@
-"""The files of a registered version: what they are, and how they come from MLflow, checked.
+"""The files of a registered version, which are fetched from MLflow and checked.
 
-The kind of model says where the model's files are and which files of evidence lie beside them.
+The kind of model defines where the model's files are, and which evidence files lie beside them.
 """
 
 import re
@@ -20,17 +20,18 @@ from millrace.models.registry.tracking import client
 
 DIGEST_TAG = "millrace.digest"
 EVIDENCE_TAG = "millrace.evidence"
-"""Digest of the evidence, the certificate among it."""
+"""Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
 EXTRA = "extra_files"
-"""Folder of the evidence in the artifact store; in a package it lies beside the model."""
+"""Folder of the evidence files in the artifact store; in a package they lie beside the model."""
 ONNX = ".onnx"
 ONNX_BYTES = (2 << 30) - 1
-"""ONNX with its weights inside is one message of protobuf, which may be no larger."""
+"""Largest ONNX file. With its weights inside it is one protobuf message, which is limited to 2 GiB.
+"""
 EVIDENCE_BYTES = 1 << 30
-"""Of one file; what is read of it is less, see `models/common/bounded_files.py`."""
+"""Largest evidence file; limits for reading are lower, see `models/common/bounded_files.py`."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Of such a file."""
+"""Pattern for the names of a model's files."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class ModelVersion:
     """One version of a registered model.
 
     Attributes:
-        model: registered model.
-        version: its number; Triton serves it under the same one.
-        digest: of its files, see `digest_of_model`; empty if it was not registered by Millrace.
-        run_id: run that made it.
+        model: name of the registered model.
+        version: its number, under which Triton serves it too.
+        digest: digest of its files, see `digest_of_model`; empty if Millrace did not register it.
+        run_id: id of the MLflow run that made it.
         aliases: aliases that point at it.
         tags: its tags.
-        source: where its files are, as it was registered.
+        source: URI of its files, as it was registered.
     """
 
     model: str
@@ -57,23 +58,23 @@ class ModelVersion:
 
     @property
     def kind(self) -> ModelKind:
-        """What kind of model it is; the first one if an earlier Millrace registered it.
+        """The version's kind of model; `FIRST_KIND` if an earlier Millrace registered it.
 
         Raises:
-            InputError: this Millrace has no such kind.
+            InputError: this Millrace does not know the kind.
         """
         return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
 
 
 @dataclass(frozen=True)
 class Package:
-    """The files of a fetched version, digest checked.
+    """The files of a fetched version, with checked digests.
 
     Attributes:
-        version: which version it is.
+        version: the version.
         files: the model's files, by name.
-        folder: where the other files are.
-        untrusted: why it is worked with though it is not signed; empty if it is.
+        folder: folder of the evidence files.
+        untrusted: why the version is used although it is not signed; empty if it is signed.
     """
 
     version: ModelVersion
@@ -82,16 +83,16 @@ class Package:
     untrusted: str = ""
 
     def text(self, name: str) -> str:
-        """Return a file of the evidence as text.
+        """Return the text of an evidence file.
 
         Raises:
-            ValueError: it is too large, or no text.
+            ValueError: the file is too large, or not text.
         """
         return bounded_text(self.folder / name)
 
     @contextmanager
     def reading(self, name: str) -> Iterator[None]:
-        """Report what the block cannot read of a file as the fault of the version."""
+        """Report errors of a block that reads a file as an unreadable file of the version."""
         try:
             yield
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -99,7 +100,7 @@ class Package:
 
 
 def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError:
-    """Return the error of a file of a version that cannot be read."""
+    """Return the error for a version's file that cannot be read."""
     lines = str(error).splitlines() or [""]
     return InputError(
         f"the {what} of {version.model} version {version.version} cannot be read",
@@ -109,16 +110,16 @@ def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError
 
 
 def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
-    """Return the files of a version, from the cache if they are there.
+    """Return the files of a version, from the cache if they are in it.
 
     Args:
-        version: which one.
-        tracking_uri: of the MLflow that has it.
+        version: the version.
+        tracking_uri: address of the version's MLflow.
         cache: folder for fetched versions, by digest.
 
     Raises:
-        InputError: the version was not made by Millrace, or its files are not the ones that
-            were registered.
+        InputError: the version was not made by Millrace, or its files are not the files that were
+            registered.
         TransientError: the artifact store does not answer.
     """
     if not version.digest:
@@ -130,18 +131,18 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
     folder = cache / version.model / f"{version.version}-{version.digest[:16]}"
     if not folder.exists():
         _download(version, tracking_uri, folder)
-    if not _is_whole(folder, version):  # damaged since it was kept
+    if not _is_whole(folder, version):  # damaged since it was cached
         shutil.rmtree(folder)
         _download(version, tracking_uri, folder)
     return Package(version, _model_files(folder, version), folder)
 
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
-    """Download into a staging folder, check, and only then give it its name."""
+    """Download into a staging folder, check the files, and only then rename the folder."""
     cache = folder.parent.parent
     cache.mkdir(parents=True, exist_ok=True)
     with _store_errors(version):
-        # Not models:/NAME/N: its registry is one for the whole process.
+        # Not by models:/NAME/N, for which MLflow uses one registry for the whole process.
         uri = client(tracking_uri).get_model_version_download_uri(
             version.model, str(version.version)
         )
@@ -156,7 +157,7 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
             to.parent.mkdir(exist_ok=True)
             with _store_errors(version):
                 stored.fetch(path, size, to)
-        # Before it gets its name: a download that went wrong is not kept, and tried again.
+        # Checked before the folder is renamed: a bad download is not cached, and is tried again.
         _check_digests(kept, version)
         require_readable(kept, f"{version.model} version {version.version}")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,10 +166,10 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
 
 
 def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
-    """Return path and size of each file that a version consists of; others are left alone.
+    """Return path and size of each file of a version; ignore other files in its folder.
 
     Raises:
-        InputError: one is not there, or a version has no such files.
+        InputError: a file is missing or too large, or there are too many files.
     """
     kind, extra = version.kind, stored.sizes(EXTRA)
     found = {f"{EXTRA}/{name}": extra.get(name) for name in kind.evidence_files}
@@ -201,7 +202,8 @@ def _lacks(version: ModelVersion, path: str) -> InputError:
 
 def _unexpected_files(version: ModelVersion, seen: str, valid: str) -> InputError:
     return InputError(
-        f"{version.model} version {version.version} has files that Millrace registers for none",
+        f"{version.model} version {version.version} has more or larger files than any version that "
+        "Millrace registers",
         seen=seen,
         valid=valid,
         hint="point the alias at another version",
@@ -227,7 +229,7 @@ def _store_errors(version: ModelVersion) -> Iterator[None]:
 
 
 def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
-    """Return why the files did not come: they are not there, or the store does not answer."""
+    """Return the error for files that were not fetched: missing, or the store does not answer."""
     gone = isinstance(error, FileNotFoundError) or (
         getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
     )
@@ -240,9 +242,9 @@ def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
 
 
 def _check_digests(folder: Path, version: ModelVersion) -> None:
-    """Raise unless the files are those that were registered.
+    """Raise InputError unless the files are those that were registered.
 
-    A version that an earlier Millrace registered has no digest of its evidence.
+    The evidence is not checked if an earlier Millrace registered the version without its digest.
     """
     evidence = version.tags.get(EVIDENCE_TAG)
     files = _model_files(folder, version)

@@ -201,7 +201,7 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
     ),
     "link to a file outside": (lambda: good(SEED), linked, "cannot be fetched"),
     "weights outside": (external, nothing, "weights"),
-    "gates not held": (lambda: good(SEED, passed=False), nothing, "did not hold its gates"),
+    "gates not held": (lambda: good(SEED, passed=False), nothing, "did not pass its gates"),
     "metric too low": (
         lambda: good(SEED, metric=0.94),
         nothing,

@@ -71,7 +71,7 @@ def test_where_nothing_is_live_the_same_is_decided_and_written_down(ray_of: Line
     line.promote(plant(line.installation, name, good(0, passed=False)))
     with pytest.raises(InputError, match="version 1 of unreleased has the alias") as caught:
         score(line, name, "2026-01-01")
-    assert "did not hold its gates" in str(caught.value.seen)
+    assert "did not pass its gates" in str(caught.value.seen)
     assert not deltalake.DeltaTable.is_deltatable(line.installation.table("predictions", name))
     wrong = plant(line.installation, name, good(3, metric=1.0))
     (wrong.folder / "model.onnx").write_bytes(good(0).model)

@@ -80,13 +80,13 @@ def is_refused(line: Line, live: Planted, planted: Planted, because: str) -> Non
 def test_an_exact_copy_of_a_signed_version_does_not_go_live(line: Line, live: Planted) -> None:
     copy = copy_of(line, live)
     assert SIGNATURE_TAG in line.tags(copy)
-    is_refused(line, live, copy, "its signature is of something else")
+    is_refused(line, live, copy, "its signature is for something else")
 
 
 def test_a_copy_under_another_name_does_not_go_live(line: Line, live: Planted) -> None:
     copy = copy_of(line, live, "lookalike")
     outcome = released(line, copy)
-    assert "its signature is of something else" in str(outcome.error)
+    assert "its signature is for something else" in str(outcome.error)
     assert line.client.live_version("lookalike") is None
 
 
@@ -105,7 +105,7 @@ def test_nothing_is_fetched_of_a_version_that_was_made_again_elsewhere(
         (tmp_path / file).touch()
         os.truncate(tmp_path / file, 1 << 30)
     made_again(line, planted, tmp_path)
-    assert "its signature is of something else" in str(released(line, planted).error)
+    assert "its signature is for something else" in str(released(line, planted).error)
     assert not (line.installation.home / "cache" / name).exists()
 
 
@@ -129,7 +129,7 @@ def test_digests_that_were_changed_with_the_files_are_refused(line: Line, live: 
     store = client(line.installation.tracking_uri)
     for tag in (EVIDENCE_TAG, DIGEST_TAG):
         store.set_model_version_tag(NAME, str(planted.number), tag, "0" * 64)
-    is_refused(line, live, planted, "its signature is of something else")
+    is_refused(line, live, planted, "its signature is for something else")
 
 
 def test_what_is_live_stays_live_when_its_signature_is_taken_away(
@@ -230,5 +230,5 @@ def test_a_pipeline_file_of_aliases_is_refused_in_seconds_even_if_it_is_signed(
     file.write_text(file.read_text() + "\n".join(lines) + "\n")
     seal(line.installation, planted)
     began = time.monotonic()
-    is_refused(line, live, planted, "values, its aliases written out")
+    is_refused(line, live, planted, "values, with aliases expanded")
     assert time.monotonic() - began < 60

@@ -1,4 +1,4 @@
-"""Parquet files and Delta tables: sources with column types."""
+"""Parquet files and Delta tables: sources that have column types."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from millrace.models.data.sources.source import (
 )
 
 DOCUMENTS = 1024
-"""Rows of a batch of documents, which may have many pages each."""
+"""Rows per batch if rows are documents, because each may have many pages."""
 
 
 def scan_batches(
@@ -33,7 +33,7 @@ def scan_batches(
     filter: ds.Expression | None = None,
     batch_rows: int = CHUNK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Stream a dataset in order, with little readahead, so that memory stays bounded."""
+    """Stream a dataset in order, with little readahead, so that memory use stays bounded."""
     scanner = dataset.scanner(
         columns=columns,
         filter=filter,
@@ -46,7 +46,7 @@ def scan_batches(
 
 @dataclass(frozen=True)
 class ParquetSource(FileSource):
-    """Parquet files; each may have its own schema, which is cast to the table's later."""
+    """Parquet files. Schemas may differ by file; columns are cast to the table's types later."""
 
     format = "parquet"
 
@@ -67,7 +67,7 @@ class ParquetSource(FileSource):
 
 @dataclass(frozen=True)
 class DeltaSource(Source):
-    """One version of a Delta table: the newest when the source was opened."""
+    """One version of a Delta table: the newest version when the source is opened."""
 
     table: DeltaTable
 
@@ -85,11 +85,11 @@ class DeltaSource(Source):
                 f"the Delta table {self.spec.source} cannot be read",
                 seen=error,
                 valid="a table without deletion vectors and column mapping",
-                hint="REORG or rewrite the table, or give its Parquet files as the source",
+                hint="REORG or rewrite the table, or set dataset.source to its Parquet files",
             ) from error
 
     def chunks(self) -> Iterator[Chunk]:
-        """Read the rows of the version."""
+        """Read the rows of the table's version."""
         wanted = projection(self.spec, self.schema.names)
         return slice_batches(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
 
@@ -127,12 +127,12 @@ def _open_parquet(file: File) -> ds.Dataset:
         raise InputError(
             f"{file.path} is not a Parquet file",
             seen=error,
-            hint="write it again, or set dataset.format to its format",
+            hint="write the file again, or set dataset.format to its format",
         ) from error
 
 
 def _check_types(schema: pa.Schema, spec: DatasetSpec, source: str) -> pa.Schema:
-    """Return a schema whose columns that are read have no extension type."""
+    """Return the schema; raise InputError if a column to read has an Arrow extension type."""
     wanted = projection(spec, schema.names) if spec.features is not None else schema.names
     refuse_extension_types(pa.schema([schema.field(name) for name in wanted]), source)
     return schema

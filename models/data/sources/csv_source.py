@@ -1,7 +1,7 @@
 """CSV files, streamed.
 
-Cells stay text here. They are cast to the column types later, cell by cell if need be, so that one
-bad cell puts a row into quarantine and does not end the ingestion.
+Cells stay text here. They are cast to the column types later, cell by cell if necessary, so that a
+bad cell puts its row into quarantine and does not stop the ingestion.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,15 +68,15 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
 def _take_ragged(
     ragged: Sequence[csv.InvalidRow], lines: int, rows: int, count: int
 ) -> tuple[Unreadable, ...]:
-    """Return the ragged lines that come before the last of the next rows.
+    """Return the ragged lines that come before the last row of the next chunk.
 
     Args:
         ragged: ragged lines that are not in a chunk yet, in order.
-        lines: ragged lines in earlier chunks.
-        rows: rows in earlier chunks.
-        count: the next rows.
+        lines: number of ragged lines in earlier chunks.
+        rows: number of rows in earlier chunks.
+        count: number of rows in the next chunk.
     """
-    # Arrow numbers all lines, ragged ones too, from 1, which is the header.
+    # Arrow numbers all lines, ragged ones too, and starts with 1 for the header.
     before = (row.number - 2 - lines - n - rows for n, row in enumerate(ragged))
     taken = takewhile(lambda each: each[1] < count, zip(ragged, before, strict=True))
     return tuple(_unreadable(*each) for each in taken)
@@ -100,7 +100,7 @@ def _open(
     try:
         return csv.open_csv(
             file.open(),
-            # With threads Arrow does not number the rows.
+            # With threads Arrow does not number the lines.
             read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(
                 delimiter="\t" if ".tsv" in file.path.lower() else ",",

@@ -11,10 +11,10 @@ LOCAL = "file://"
 
 
 def dataset_of(table: DeltaTable) -> ds.Dataset:
-    """Return the rows of a table; of a local one by Arrow's own file system.
+    """Return a table as an Arrow dataset; read a local table with Arrow's own file system.
 
-    deltalake's file system is written in Python, and Arrow's threads may still hold its files when
-    the process ends: one in five processes that only read a table of one row then aborted, and
+    deltalake's file system is written in Python, and Arrow's threads may still have its files open
+    when the process ends: one in five processes that only read a table of one row then aborted, and
     their output was lost.
 
     Raises:
@@ -27,13 +27,13 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
 
 
 def file_paths(table: DeltaTable) -> list[str]:
-    """Return paths for a local table, URIs for a remote one.
+    """Return the Parquet files of a table: paths for a local table, URIs for a remote one.
 
-    deltalake's own local paths are percent-encoded up to the table, which only it can open, and
-    unchanged from there: `/a%20b/table/region=New%20York/part.parquet`.
+    deltalake's own local paths cannot be used: it percent-encodes the path of the table but not the
+    rest, so that only deltalake can open them: `/a%20b/table/region=New%20York/part.parquet`.
 
     Raises:
-        DeltaError: as for `dataset_of`.
+        DeltaError: the table has features that deltalake does not read, such as deletion vectors.
     """
     if not table.table_uri.startswith(LOCAL):
         return list(table.file_uris())
@@ -42,7 +42,7 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 
 def manifest_of(table: DeltaTable) -> dict[str, Any]:
-    """Return an identity of this version, which a table that is made anew there does not have."""
+    """Return values that identify this version; a table recreated at the same URI has others."""
     names = "\n".join(sorted(table.file_uris()))
     return {
         "format": "delta",

@@ -24,7 +24,7 @@ TEXT_ENDINGS = (
     *(".cs", ".go", ".java", ".js", ".ts", ".jsx", ".tsx", ".kt", ".rs", ".rb", ".php", ".swift"),
     *(".scala", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml"),
 )
-"""Files of plain text, one row each."""
+"""File name endings of plain text, one row per file."""
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 FILE = "file://"
 _WILDCARD = re.compile(r"[*?[]")
@@ -32,12 +32,12 @@ _WILDCARD = re.compile(r"[*?[]")
 
 @dataclass(frozen=True)
 class File:
-    """A file of a source, as it was when it was found.
+    """A file of a source, with its state when it was found.
 
     Attributes:
         filesystem: its file system.
-        path: its absolute path there.
-        size: bytes.
+        path: its absolute path on that file system.
+        size: its size in bytes.
         modified: when it was last written, nanoseconds since 1970; None if unknown.
     """
 
@@ -48,30 +48,30 @@ class File:
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine."""
+        """Whether the file is on this machine."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def open(self) -> pa.NativeFile:
-        """Open it as a stream; its ending says how it is decompressed."""
+        """Open the file as a stream; decompress it according to its ending."""
         return self.filesystem.open_input_stream(self.path, compression="detect")
 
     def require_unchanged(self) -> None:
-        """Return if its size and time of writing are the same as when it was found.
+        """Check that size and modification time are the same as when the file was found.
 
         Raises:
-            TransientError: they are not.
+            TransientError: the file has changed.
         """
         now = self.filesystem.get_file_info(self.path)
         if (now.size, now.mtime_ns) != (self.size, self.modified):
             raise TransientError(
                 f"{self.path} changed while it was read",
-                hint="run again once its writer is done",
+                hint="run again when the file is fully written",
             )
 
     def manifest(self) -> dict[str, Any]:
         """Return path, size and SHA-256.
 
-        A remote file has its time of writing instead of a digest, which needs a second download.
+        A remote file has its modification time instead of a digest, which needs a second download.
 
         Raises:
             TransientError: the file has changed since it was found.
@@ -155,16 +155,17 @@ def strip_file_scheme(source: str) -> str:
 
 
 def root_of(source: str, folder: Path) -> str:
-    """Return the folder in which a glob starts, or which holds a file, on its file system.
+    """Return the folder of a file, or the last folder of a glob before its first wildcard.
 
-    It depends on the glob alone: a file's path relative to it does not depend on other files.
+    The folder depends on the glob alone, so a file's path relative to it does not depend on which
+    other files match.
     """
     fixed = _WILDCARD.split(resolve(source, folder)[1], maxsplit=1)[0]
     return dirname(fixed)
 
 
 def format_of(path: str) -> str | None:
-    """Return a name of `FILE_FORMATS` by the file's ending, or None."""
+    """Return the name in `FILE_FORMATS` for the file's ending, or None."""
     name = _strip_compression(path)
     return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 
@@ -187,7 +188,7 @@ def _is_glob(path: str) -> bool:
 
 
 def _missing_source(source: str, path: str, infos: Sequence[fs.FileInfo]) -> InputError:
-    """Return the error for a source without files; `infos` is what is there instead."""
+    """Return the error for a source without files; `infos` describe what the path is instead."""
     if _is_glob(path):
         return InputError(
             f"the glob {source} matches no file",
@@ -199,7 +200,7 @@ def _missing_source(source: str, path: str, infos: Sequence[fs.FileInfo]) -> Inp
             "the source is a folder and not a Delta table",
             seen=path,
             valid="a file, a glob, or a folder with a _delta_log",
-            hint=f"write {source.rstrip('/')}/*.parquet for the files in it",
+            hint=f"for the Parquet files in the folder, write {source.rstrip('/')}/*.parquet",
         )
     if "://" not in source:
         return missing_file(Path(path), "the source file")

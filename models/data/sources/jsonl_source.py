@@ -1,7 +1,7 @@
 """JSON Lines files, streamed block by block.
 
-Arrow reads a whole block. A block that it refuses is read line by line: lines that are not objects
-are unreadable, and a column of mixed types becomes text, which is cast later.
+Arrow reads a whole block at once. A block that Arrow refuses is read line by line: lines that are
+not JSON objects are unreadable, and a column of mixed types becomes text, which is cast later.
 """
 
 import io
@@ -19,7 +19,7 @@ from millrace.models.data.sources.source import TEXT, Chunk, Unreadable, used_co
 
 BLOCK_BYTES = 8 * 1024 * 1024
 _SURROGATE = re.compile(rb"\\[uU][dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""Where a lone UTF-16 surrogate may be, which is not text."""
+"""Matches where a line may have a lone UTF-16 surrogate, which is not valid text."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class JsonlSource(FileSource):
 
 
 def read_block(block: bytes) -> Chunk:
-    """Read whole lines of JSON."""
+    """Read a block of whole lines of JSON."""
     try:
         table = _read_by_arrow(block)
         table.validate(full=True)  # the reader does not check that text is UTF-8
@@ -57,7 +57,7 @@ def _read_by_arrow(block: bytes) -> pa.Table:
     dates = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
     if not dates:
         return table
-    # Text that looks like a date stays text: casting a timestamp back would change it.
+    # Text that looks like a date stays text, because casting a timestamp back would change it.
     schema = pa.schema([(name, pa.string()) for name in dates])
     return arrow_json.read_json(
         io.BytesIO(block),
@@ -88,7 +88,7 @@ def _read_by_line(block: bytes) -> Chunk:
 
 
 def _read_object(line: bytes, before: int) -> dict[str, Any] | Unreadable:
-    """Return the object in a line, whose text can be written as UTF-8."""
+    """Return the object in a line; `Unreadable` if it is not an object or its text is not UTF-8."""
     shown = line.decode(errors="replace")
     try:
         row = json.loads(line)
@@ -102,7 +102,7 @@ def _read_object(line: bytes, before: int) -> dict[str, Any] | Unreadable:
 
 
 def _make_column(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None]:
-    """Return values as an array, of mixed types as text, and the metadata of its field."""
+    """Return values as an array, mixed types as text, and the metadata of its field."""
     try:
         return pa.array(values), None
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

@@ -78,8 +78,8 @@ def source_of_files(name: str, spec: DatasetSpec, files: tuple[File, ...]) -> Fi
     """Return the source of files with rows.
 
     Args:
-        name: of their format, in `FILE_FORMATS`.
-        spec: what to read of them.
+        name: name of the files' format in `FILE_FORMATS`.
+        spec: the dataset, which says what to read from the files.
         files: the files.
     """
     source: FileSource = load_object(FILE_FORMATS[name].source)(spec, files)

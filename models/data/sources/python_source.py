@@ -38,7 +38,7 @@ class SklearnSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the set."""
+        """Schema of the data set."""
         return self._table.schema
 
     def chunks(self) -> Iterator[Chunk]:
@@ -47,7 +47,7 @@ class SklearnSource(Source):
         return slice_batches(table.to_batches())
 
     def describe(self) -> dict[str, Any]:
-        """Return the set's name and scikit-learn's version."""
+        """Return the name of the data set and the version of scikit-learn."""
         import sklearn
 
         return {"format": "sklearn", "set": self.name, "version": sklearn.__version__}
@@ -63,7 +63,7 @@ class FunctionSource(Source):
         """Import the function.
 
         Raises:
-            InputError: it cannot be imported, or is not a function.
+            InputError: the function cannot be imported, or the reference is not a function.
         """
         function = load(self.spec.source, self.folder)
         if callable(function):
@@ -80,7 +80,7 @@ class FunctionSource(Source):
         yield from slice_batches(_select_columns(batches, used_columns(self.spec)))
 
     def _call(self, function: Callable[[], Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the function's batches; its exceptions become InputError."""
+        """Yield the function's batches; raise its exceptions as InputError."""
         try:
             result = function()
             for batch in [result] if isinstance(result, pa.Table) else result:
@@ -91,11 +91,11 @@ class FunctionSource(Source):
             raise InputError(
                 f"your source {self.spec.source} failed",
                 seen=f"{type(error).__name__}: {error}{describe_location(error, self.folder)}",
-                hint="fix the function; nothing was published",
+                hint="fix the function, and run again; nothing was published",
             ) from error
 
     def describe(self) -> dict[str, Any]:
-        """Return the reference and the digest of its module."""
+        """Return the function's `module:function` and the path, size and digest of its module."""
         path = module_path(self.spec.source, self.folder)
         digest = sha256(path.read_bytes()).hexdigest()
         return {
@@ -117,7 +117,7 @@ def open_sklearn(spec: DatasetSpec) -> SklearnSource:
             f"{spec.source} is not a data set that comes with scikit-learn",
             seen=name,
             valid=", ".join(SKLEARN_PREFIX + known for known in SKLEARN_SETS),
-            hint=nearest(name, SKLEARN_SETS) or "sets that have to be downloaded are not read",
+            hint=nearest(name, SKLEARN_SETS) or "data sets that need a download are not supported",
         )
     return SklearnSource(spec, name)
 
@@ -150,7 +150,7 @@ def _as_batches(value: object, source: str) -> Iterable[pa.RecordBatch]:
     if isinstance(value, pa.RecordBatch):
         return [value]
     raise InputError(
-        f"your source {source} yielded something else than record batches",
+        f"your source {source} yielded something other than record batches",
         seen=type(value).__name__,
         valid="pyarrow.RecordBatch or pyarrow.Table",
         hint="e.g. yield pyarrow.RecordBatch.from_pylist(rows)",

@@ -20,17 +20,17 @@ from millrace.models.config.dataset_spec import DatasetSpec
 
 CHUNK_ROWS = 65_536
 TEXT = {b"millrace": b"text"}
-"""Metadata of a field whose cells are text, and whose type has yet to be inferred."""
+"""Metadata of a field whose cells are text and whose type is not known yet."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A line that is not a row: ragged CSV, or not JSON.
+    """A line or file that is not a row, such as ragged CSV or broken JSON.
 
     Attributes:
-        reason: why.
-        line: its text.
-        before: how many rows of its chunk come before it.
+        reason: why it cannot be read.
+        line: text of the line, or name of the file.
+        before: number of rows of its chunk that come before it.
     """
 
     reason: str
@@ -44,14 +44,14 @@ class Chunk:
 
     Attributes:
         rows: a record batch; its schema may differ from chunk to chunk.
-        unreadable: the unreadable lines between them, in order.
+        unreadable: the unreadable lines between the rows, in order.
     """
 
     rows: pa.RecordBatch
     unreadable: tuple[Unreadable, ...] = ()
 
     def __len__(self) -> int:
-        """Return how many rows and unreadable lines there are."""
+        """Return the number of rows and unreadable lines."""
         return int(self.rows.num_rows) + len(self.unreadable)
 
     def places(self) -> Indices:
@@ -61,24 +61,24 @@ class Chunk:
         return rows + np.searchsorted(before, rows, side="right")
 
     def unreadable_places(self) -> Indices:
-        """Return the indices of the unreadable lines likewise."""
+        """Return the indices of the unreadable lines among rows and unreadable lines: int64."""
         before = np.array([line.before for line in self.unreadable], np.int64)
         return before + np.arange(len(before))
 
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """Rows from somewhere, read once and in order.
+    """The base of all sources; the rows are read once and in order.
 
     Attributes:
-        spec: the pipeline file's `dataset` part, with what the source adds to it.
+        spec: the pipeline file's `dataset` part, with the settings that the source adds.
     """
 
     spec: DatasetSpec
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Every column of the source; None if that takes reading the rows."""
+        """Every column of the source; None if only reading the rows shows the columns."""
         return None
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Source(ABC):
 
 
 def used_columns(spec: DatasetSpec) -> tuple[str, ...] | None:
-    """Return the columns that the dataset stores, or None for all."""
+    """Return the columns that the dataset stores; None: all columns."""
     if spec.features is None:
         return None
     return tuple(dict.fromkeys((*spec.key, *spec.features, spec.target, *spec.columns)))
@@ -116,7 +116,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
     """Check that every column that the pipeline file names is among `names`.
 
     Raises:
-        InputError: one is not, or the source has a name twice.
+        InputError: a column is missing, or the source has two columns of one name.
     """
     repeated = sorted({name for name in names if list(names).count(name) > 1})
     if repeated:
@@ -143,7 +143,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
 
 
 def refuse_extension_types(schema: pa.Schema, source: str) -> None:
-    """Refuse Arrow extension types: some readers run their metadata as code.
+    """Refuse Arrow extension types, because some readers run their metadata as code.
 
     Raises:
         InputError: a column, or a part of one, has an extension type.
@@ -153,21 +153,21 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
             raise InputError(
                 f"column {field.name!r} of {source} has an Arrow extension type",
                 seen=field.type,
-                valid="plain Arrow types; a tensor as a list of floats",
-                hint="write the column's storage instead, e.g. array.storage, or leave it out of "
-                "dataset.features",
+                valid="plain Arrow types; for a tensor, a list of floats",
+                hint="write the column's storage array (array.storage in pyarrow) instead, or "
+                "leave the column out of dataset.features",
             )
 
 
 def slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    """Cut large batches into chunks, without a copy; empty ones are left out."""
+    """Cut large batches into chunks, without a copy; leave out empty batches."""
     for batch in batches:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             yield Chunk(batch.slice(start, CHUNK_ROWS))
 
 
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Mark every column as text whose type has yet to be inferred."""
+    """Mark every column as text whose type is not known yet."""
     fields = [field.with_metadata(TEXT) for field in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
@@ -176,14 +176,14 @@ def read_error(source: str, error: OSError) -> MillraceError:
     """Return the error for a source that cannot be read; transient if it is on a network."""
     if "://" in source:
         return TransientError(
-            f"reading {source} broke off",
+            f"{source} could not be read to the end",
             seen=error,
             hint="check the network and the store's credentials; nothing was published",
         )
     return InputError(
         f"{source} cannot be read",
         seen=error,
-        hint="check that the file is whole and that this user may read it",
+        hint="check that the file is complete and that this user may read it",
     )
 
 

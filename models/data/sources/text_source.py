@@ -1,7 +1,7 @@
-"""Files of plain text, one row each: `path` and `text`.
+"""Files of plain text, one row per file: `path` and `text`.
 
-The path, relative to the folder in which the source's glob starts, is the row's key. So a file's
-split does not depend on its contents, and a whole file belongs to one split.
+The row's key is the path relative to the folder before the glob's first wildcard. So a file's split
+does not depend on its contents, and a whole file belongs to one split.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ PATH, TEXT = "path", "text"
 SCHEMA = pa.schema([(PATH, pa.string()), (TEXT, pa.string())])
 CHUNK_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
-"""Of one file, decompressed; a larger one is unreadable."""
+"""Largest file, decompressed; a larger file is unreadable."""
 
 
 @dataclass(frozen=True)
 class TextSource(FileSource):
-    """Files of UTF-8 text. An empty file has nothing to learn from, and is no row.
+    """Files of UTF-8 text. An empty file is skipped, because there is nothing to learn from it.
 
     Attributes:
         root: the folder to which the rows' paths are relative.
@@ -59,7 +59,7 @@ class TextSource(FileSource):
 
 
 def with_defaults(spec: DatasetSpec) -> DatasetSpec:
-    """Return the dataset with `path` as the key, and the text alone to learn from.
+    """Return the dataset with `path` as the key, and only the text to learn from.
 
     Only settings that the pipeline file leaves out are filled in.
     """

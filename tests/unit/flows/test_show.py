@@ -72,7 +72,7 @@ def _trained(
 
 CHALLENGER = Promotion(True, False, "promotion is manual")
 CHAMPION = Promotion(True, True, "there was no champion")
-REFUSED = Promotion(False, False, "it did not hold its gates")
+REFUSED = Promotion(False, False, "it did not pass its gates")
 WORSE = Promotion(
     False,
     False,
@@ -80,7 +80,7 @@ WORSE = Promotion(
     "a release would refuse it: its accuracy",
     Comparison(1, True, "accuracy", 0.97, "onnx-fp32", 27 * 1024),
 )
-USELESS = Promotion(False, False, "it did not hold its gates: 0.1 is no better than 0.2, that of")
+USELESS = Promotion(False, False, "it did not pass its gates: 0.1 is no better than 0.2, that of")
 SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
 
 

@@ -110,7 +110,7 @@ def test_what_unpacks_to_too_much_or_is_no_array_is_refused(
         with pytest.raises(ValueError):  # noqa: PT011
             bounded_arrays(npz(tmp_path / "a.npz", "a.npy", content))
     (tmp_path / "b.npz").write_bytes(b"no zip")
-    with pytest.raises(ValueError, match="no npz"):
+    with pytest.raises(ValueError, match="not an npz file"):
         bounded_arrays(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", x=np.array([{}], dtype=object))
     with pytest.raises(ValueError, match="objects"):
@@ -136,4 +136,4 @@ def test_evidence_is_read_in_a_process_with_limits(tmp_path: Path) -> None:
     (tmp_path / "pipeline.yaml").write_text(bomb(7))
     with pytest.raises(InputError, match="the evidence of digits version 1") as told:
         require_readable(tmp_path, "digits version 1")
-    assert "pipeline.yaml: it has more than 20,000 values" in str(told.value.seen)
+    assert "pipeline.yaml: the YAML has more than 20,000 values" in str(told.value.seen)

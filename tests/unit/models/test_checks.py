@@ -51,7 +51,7 @@ def reasons(cells: Any, column: Column) -> list[str | None]:
         (
             Column("a", "category", values="int", categories=(1, 2)),
             ["1", "3", "x"],
-            [None, "unknown category", "not a category of the held type"],
+            [None, "unknown category", "not of the type of the categories"],
         ),
         (
             Column("a", "vector", width=2, max=9),

@@ -90,7 +90,7 @@ def test_an_unknown_family_suggests_the_nearest() -> None:
 def test_a_family_like_no_other_is_told_how_to_bring_its_own() -> None:
     message = told("transformer")
     assert "mlp, cnn, text_classifier or module:Class" in message
-    assert "bring your own" in message
+    assert "use your own class" in message
 
 
 @pytest.mark.parametrize("family", ["mlp", "cnn"])

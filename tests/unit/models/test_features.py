@@ -348,7 +348,7 @@ def test_an_encoding_of_text_comes_back_from_json() -> None:
 def test_a_text_beside_other_columns_is_refused() -> None:
     columns = (Column("body", "text"), Column("a", "float"), Column("t", "category"))
     schema = TableSchema(columns, (), "t", ("body", "a"))
-    with pytest.raises(InputError, match="one text, or from other columns"):
+    with pytest.raises(InputError, match="either from one text column, or from columns"):
         text_column(schema)
     assert text_column(replace(schema, features=("body",))) == "body"
     assert text_column(replace(schema, features=("a",))) is None

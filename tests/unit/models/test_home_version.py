@@ -27,10 +27,10 @@ def test_a_home_from_before_there_was_a_version_gets_one(tmp_path: Path) -> None
     [
         (f"{NEWEST + 1}\n", "was made by a newer Millrace"),
         ("0\n", "was made by an older Millrace"),
-        ("", "does not say which layout"),
-        ("one", "does not say which layout"),
-        ("-1", "does not say which layout"),
-        ("\u0661", "does not say which layout"),
+        ("", "does not contain the layout version"),
+        ("one", "does not contain the layout version"),
+        ("-1", "does not contain the layout version"),
+        ("\u0661", "does not contain the layout version"),
     ],
 )
 def test_a_home_of_another_layout_is_refused_and_left_as_it_is(

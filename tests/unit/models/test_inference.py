@@ -128,13 +128,17 @@ def test_a_schema_survives_json() -> None:
     [
         ({"a": pa.nulls(2), "t": [0, 1]}, {}, "no value in column 'a'"),
         ({"a": [[1.0]], "t": [[1.0]]}, {}, "holds a vector"),
-        ({"a": pa.array([0], pa.time32("s")), "t": [0]}, {}, "'a' is text or a type"),
+        ({"a": pa.array([0], pa.time32("s")), "t": [0]}, {}, "'a' is text or of a type"),
         ({"a": pa.array([0], pa.timestamp("s")), "t": [0]}, {}, "no column of s is left"),
         ({"d": ["2024-01-31"], "t": [0]}, {"features": ("d",)}, "'d' holds dates"),
-        ({"d": pa.array([0], pa.date32()), "t": [0]}, {"features": ("d",)}, "not a feature yet"),
+        (
+            {"d": pa.array([0], pa.date32()), "t": [0]},
+            {"features": ("d",)},
+            "cannot be features yet",
+        ),
         ({"a": [1], "t": [0]}, {"features": ("a", "t")}, "among the features"),
         ({"t": [0]}, {}, "no column of s is left"),
-        ({"_key": [0], "t": [0]}, {}, "keeps for itself"),
+        ({"_key": [0], "t": [0]}, {}, "reserved for Millrace"),
         ({"a": [0.5], "t": [0]}, {"columns": {"a": {"type": "category"}}}, "cannot be a category"),
         ({"a": ["x"], "t": [0]}, {"columns": {"a": {"min": 0}}}, "min and max are for numbers"),
         ({"a": [1.0], "t": [0]}, {"columns": {"a": {"min": 2, "max": 1}}}, "min 2 is above max 1"),
@@ -214,7 +218,7 @@ def test_a_schema_is_described_in_one_line() -> None:
 def test_a_text_cannot_be_nullable() -> None:
     cells, declared = {"a": ["x"], "t": ["y"]}, {"a": ColumnSpec(type="text")}
     stored = resolve(cells, columns=declared)
-    with pytest.raises(InputError, match="nothing to learn from a text that is missing"):
+    with pytest.raises(InputError, match="nothing to learn from a missing text"):
         resolve(cells, stored, columns={"a": ColumnSpec(nullable=True)})
     with pytest.raises(ValueError, match="a text cannot be nullable"):
         ColumnSpec(type="text", nullable=True)

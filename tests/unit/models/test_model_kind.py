@@ -96,7 +96,7 @@ def test_a_family_that_is_none_is_said_and_not_what_does_not_go_with_it() -> Non
 def test_a_kind_is_known_by_its_name() -> None:
     assert [kind.name for kind in all_kinds()] == list(KINDS)
     assert all(kind_named(kind.name) is kind for kind in all_kinds())
-    with pytest.raises(InputError, match="no kind of model 'video'") as told:
+    with pytest.raises(InputError, match="not know the kind of model 'video'") as told:
         kind_named("video")
     assert told.value.valid == ", ".join(KINDS)
 

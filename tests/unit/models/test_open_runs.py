@@ -53,7 +53,10 @@ def test_one_whose_process_is_gone_failed(run: TrackedRun, opened: OpenRun, tmp_
     opened.close()
     end_left_runs(tmp_path)
     assert kept(run).info.status == "FAILED"
-    assert kept(run).data.tags["millrace.error"] == "its process ended without a word"
+    assert (
+        kept(run).data.tags["millrace.error"]
+        == "the run's process ended without reporting a result"
+    )
     assert files(tmp_path) == []
 
 

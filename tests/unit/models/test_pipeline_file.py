@@ -75,7 +75,7 @@ def test_the_schema_describes_the_keys() -> None:
     ("text", "words"),
     [
         ("name: t\n  dataset: [\n", ["line 2", "column", "not YAML"]),
-        ("name: t\nname: u\n", ["line 2, column 1", "'name' is there twice"]),
+        ("name: t\nname: u\n", ["line 2, column 1", "'name' occurs twice"]),
         ("", ["holds no pipeline", "seen: nothing"]),
         ("- a\n", ["seen: list"]),
         ("name: t\n", ["dataset: is missing"]),
@@ -91,7 +91,10 @@ def test_the_schema_describes_the_keys() -> None:
         (GOOD + "  format: parket\n", ["line 5: dataset.format", "did you mean 'parquet'?"]),
         (GOOD.replace("target: y", "target: no"), ["dataset.target", "put it in quotes"]),
         (GOOD.replace("name: t", "name: T x"), ["line 1: name", "a small letter, then", "'T x'"]),
-        (GOOD.replace("name: t", "name: t.arms"), ["seen 't.arms'", "names with a dot for itself"]),
+        (
+            GOOD.replace("name: t", "name: t.arms"),
+            ["seen 't.arms'", "names with a dot are reserved for Millrace"],
+        ),
         (
             GOOD + "  columns:\n    a: {typ: float}\n",
             ["line 6: dataset.columns.a.typ", "did you mean 'type'?"],

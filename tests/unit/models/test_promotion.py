@@ -53,7 +53,7 @@ def test_who_gets_which_alias(
         (True, 0.95, 0.9, "no worse: 0.9500 against 0.9000 of champion 3"),
         (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion 3"),
         (True, 0.85, None, "champion 3 cannot be measured on this test split"),
-        (False, 0.95, 0.9, "it did not hold its gates: too large"),
+        (False, 0.95, 0.9, "it did not pass its gates: too large"),
         (True, NAN, 0.9, "its metric is nan"),
     ],
 )
@@ -115,4 +115,4 @@ def test_gates_come_before_what_a_release_requires() -> None:
         champion_metric=0.97,
         requirement="its accuracy",
     )
-    assert found.reason == "it did not hold its gates: it is too large"
+    assert found.reason == "it did not pass its gates: it is too large"

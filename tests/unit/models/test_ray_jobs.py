@@ -97,7 +97,7 @@ def test_a_log_is_read(cluster: Any) -> None:
         ((404, "not here"), "no Jobs API"),
         ((200, "<html>"), "no Jobs API"),
         ((200, '{"name": "another API"}'), "no Jobs API"),
-        (version("2.40.0"), "another Ray"),
+        (version("2.40.0"), "another version of Ray"),
     ],
 )
 def test_a_wrong_setting_is_the_users_error(

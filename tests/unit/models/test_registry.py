@@ -129,7 +129,7 @@ def test_a_version_of_a_kind_that_is_not_known_is_refused(
     squares: ModelVersion, registry: Registry
 ) -> None:
     later = replace(squares, tags={**squares.tags, KIND_TAG: "video"})
-    with pytest.raises(InputError, match="no kind of model 'video'") as told:
+    with pytest.raises(InputError, match="not know the kind of model 'video'") as told:
         registry.fetch_to_sign(later)
     assert told.value.valid == "graph, language, gradient_boosting"
 
@@ -232,7 +232,7 @@ def test_champions_that_may_not_be_listed_are_told_with_a_way_on(
     with pytest.raises(WorkError, match="the champions cannot be listed") as told:
         registry.champions()
     assert told.value.seen == "PERMISSION_DENIED: Permission denied"
-    assert "what its login may read" in (told.value.hint or "")
+    assert "the permissions of the login" in (told.value.hint or "")
     assert not told.value.transient
 
 
@@ -365,7 +365,7 @@ def test_what_never_ends_is_not_read(
         file.symlink_to(end)
     with pytest.raises(InputError, match="cannot be fetched") as told:
         registry.fetch(squares)
-    assert told.value.seen == "model.onnx is no plain file"
+    assert told.value.seen == "model.onnx is not a plain file"
     assert list(registry.cache.iterdir()) == []
 
 
@@ -385,7 +385,7 @@ def test_a_file_that_is_larger_than_any_of_ours_is_refused_before_it_is_fetched(
     squares: ModelVersion, registry: Registry, stored: Path, name: str, size: int
 ) -> None:
     os.truncate(stored / name, size)
-    with pytest.raises(InputError, match="files that Millrace registers for none") as told:
+    with pytest.raises(InputError, match="more or larger files than any version") as told:
         registry.fetch(squares)
     assert told.value.seen == f"{name} of {size:,} bytes"
 
@@ -396,7 +396,9 @@ def test_a_version_that_the_disk_has_no_room_for_is_a_fault_of_the_disk(
 ) -> None:
     free = shutil.disk_usage(stored)._replace(total=20 << 20, free=(1 << 20) + 100)
     monkeypatch.setattr("millrace.models.registry.artifact_store.shutil.disk_usage", lambda _: free)
-    with pytest.raises(WorkError, match="no room for the files of squares version 1") as told:
+    with pytest.raises(
+        WorkError, match="too little free space for the files of squares version 1"
+    ) as told:
         registry.fetch(squares)
     assert told.value.valid == f"at most 100 on the disk of {registry.cache}"
     assert not told.value.transient
@@ -429,7 +431,7 @@ def test_the_number_of_a_version_that_was_made_again_elsewhere_is_refused_before
     again = store.create_model_version("again", other.source, made.run_id, tags=dict(made.tags))
     assert int(again.version) == made.version
     monkeypatch.setattr(StoredFolder, "sizes", StoredFolder.fetch)  # nor looked at
-    with pytest.raises(InputError, match="its signature is of something else"):
+    with pytest.raises(InputError, match="its signature is for something else"):
         registry.fetch(registry.version("again", 1))
 
 

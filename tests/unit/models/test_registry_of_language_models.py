@@ -111,7 +111,7 @@ def test_more_files_than_any_form_has_are_refused_before_they_are_fetched(
 ) -> None:
     for number in range(1000):
         (stored / "form" / f"{number}.bin").touch()
-    with pytest.raises(InputError, match="files that Millrace registers for none"):
+    with pytest.raises(InputError, match="more or larger files than any version"):
         registry.fetch(writes)
 
 

@@ -61,7 +61,7 @@ def test_a_signature_is_of_one_version_with_its_files_and_tags(
         change = {"tags": {**version.tags, **change["tags"]}}
     fault = fault_of_signature(replace(version, **change), keys.trusted())  # type: ignore[arg-type]
     assert fault is not None
-    assert "of something else" in fault
+    assert "for something else" in fault
 
 
 def test_tags_that_change_later_are_not_covered(keys: SigningKeys) -> None:

@@ -146,7 +146,7 @@ def test_a_tokenizer_without_padding_is_refused(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     )
     spec = ModelSpec(family="text_classifier", tokenizer=TokenizerSpec(source="."))
-    with pytest.raises(InputError, match="no token that fills a batch up"):
+    with pytest.raises(InputError, match="no padding token"):
         load_tokenizer(spec, folder, [])
 
 

@@ -263,7 +263,7 @@ def refused(home: Home) -> int | None:
 
 
 def refused_with_nothing_live(home: Home) -> int | None:
-    home.refuses[1] = "its certificate says that it did not hold its gates"
+    home.refuses[1] = "its certificate says that it did not pass its gates"
     home.promote(1)
     home.release()
     return None
@@ -429,7 +429,7 @@ def test_a_refused_champion_with_nothing_live_is_an_error_with_the_way_out(home:
     refused_with_nothing_live(home)
     with pytest.raises(InputError, match="version 1 of m has the alias champion") as caught:
         home.approver().choose("m")
-    assert "did not hold its gates" in str(caught.value.seen)
+    assert "did not pass its gates" in str(caught.value.seen)
     for way in ("move the alias", "`millrace release`", "--version 1"):
         assert way in str(caught.value.hint)
 
