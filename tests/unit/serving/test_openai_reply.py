@@ -160,7 +160,7 @@ def test_errors_of_the_server_in_openais_form(text, status, code, retry_after) -
 
 def test_what_the_request_did_wrong_is_passed_on_and_nothing_else() -> None:
     error = translate_error(parse_error("invalid: stop is 5", "lm"), "lm", "prompt")
-    assert error.message == "lm does not take this request: stop is 5."
+    assert error.message == "lm rejects this request: stop is 5."
     assert error.param == "stop"
     assert translate_error(parse_error("invalid: x is 5", "lm"), "lm", "prompt").param is None
     for error in (TransientError("x", seen=PATH), WorkError("x", seen=PATH)):
