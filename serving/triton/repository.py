@@ -253,7 +253,7 @@ class Repository:
                 f"version {version} of {model} is in the model repository with other contents",
                 seen=found,
                 valid=artifact.contents,
-                hint="a version never changes: register the changed files as a new version, or remove "
+                hint="a version never changes: register the changed files as a new one, or remove "
                 f"{folder} if it was put there by hand",
             )
 

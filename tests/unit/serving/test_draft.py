@@ -98,7 +98,7 @@ def test_other_files_than_the_registry_has_are_not_staged(
 
 def test_a_draft_is_staged_where_one_is_asked_for(artifact: Artifact) -> None:
     for other in (replace(artifact, draft=None), replace(artifact, serving=ServingSpec())):
-        with pytest.raises(InputError, match="not what serving.generation.draft says"):
+        with pytest.raises(InputError, match="not the one that serving.generation.draft names"):
             check(other)
 
 

@@ -1,1 +1,1 @@
-"""The backend that answers to `backend: "text_onnxruntime"`: text in, labels and scores out."""
+"""The backend of `backend: "text_onnxruntime"`: text in, scores of the classes out."""
