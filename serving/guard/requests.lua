@@ -32,7 +32,7 @@ local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
 -- Which kinds of values the list being read has so far; `fits` compares them with the datatype.
 local any_number, any_fraction, any_minus, any_large = false, false, false, false
 local any_string, any_boolean, any_other = false, false, false
-local any_nul = false -- whether the string being read has the character U+0000
+local any_nul = false -- whether a string that was read has the character U+0000
 
 local function forget_kinds()
   any_number, any_fraction, any_minus, any_large = false, false, false, false

@@ -240,9 +240,7 @@ class Repository:
     def _version(self, model: str, version: int) -> Path:
         if version < 1:
             raise InputError(
-                f"version number {version} of {model} cannot be served",
-                seen=version,
-                valid="1, 2, 3, …",
+                f"a version of {model} cannot be served", seen=version, valid="1, 2, 3, …"
             )
         return self._model(model) / str(version)
 

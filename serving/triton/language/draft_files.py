@@ -74,12 +74,12 @@ def require_fit(model: Tokens, draft: Draft) -> None:
     """
     own = tokens_of(draft.files, draft.name)
     if model.engine not in (None, own.engine):
-        raise _mismatch(draft, "its variant is for another engine", own.engine, model.engine)
+        raise _mismatch(draft, "its engine differs from the model's", own.engine, model.engine)
     if own.tokenizer != model.tokenizer:
-        raise _mismatch(draft, "its tokenizer is another one", own.tokenizer, model.tokenizer)
+        raise _mismatch(draft, "its tokenizer differs from the model's", own.tokenizer, model.tokenizer)
     if None not in (own.vocab_size, model.vocab_size) and own.vocab_size != model.vocab_size:
         raise _mismatch(
-            draft, "its vocabulary is of another size", own.vocab_size, model.vocab_size
+            draft, "its vocabulary size differs from the model's", own.vocab_size, model.vocab_size
         )
     if own.context is not None and own.context < (model.context or 0):
         least = f"at least {model.context}"

@@ -33,7 +33,7 @@ class Sampling:
         repetition_penalty: above 1 makes the tokens of prompt and answer less likely.
         presence_penalty: from -2 to 2; `openvino_genai` accepts only 0.
         frequency_penalty: from -2 to 2; `openvino_genai` accepts only 0.
-        seed: a seed gives the same answer again.
+        seed: equal seeds give equal answers.
         stop: texts that end an answer; the answer does not include them.
         max_tokens: the largest number of tokens of one answer.
         min_tokens: the number of tokens of one answer before which it cannot end.

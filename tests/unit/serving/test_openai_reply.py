@@ -144,7 +144,7 @@ PATH = "/home/builder/openvino.genai/src/cpp"
     ("text", "status", "code", "retry_after"),
     [
         ("invalid: stop is 5, and must be a string", 400, "invalid_value", None),
-        ("full: 128 requests wait already, which is the most; try later", 503, "overloaded", 1),
+        ("full: 128 requests wait already, the limit; try again later", 503, "overloaded", 1),
         ("unavailable: the model is being unloaded; try again", 503, "model_unavailable", 5),
         (f"Request for unknown model: {PATH}", 404, "model_not_found", None),
         (f"Failed to process the request(s): {PATH}", 503, "model_unavailable", 5),

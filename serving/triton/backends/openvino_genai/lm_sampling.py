@@ -23,7 +23,7 @@ class Sampling:
         top_p: choose among the likeliest tokens whose probabilities sum up to this, in (0, 1].
         top_k: choose among this number of the likeliest tokens; None: all tokens.
         repetition_penalty: above 1 makes the tokens of prompt and answer less likely.
-        seed: a seed gives the same answer again; None: a random seed.
+        seed: equal seeds give equal answers; None: a random seed.
         stop: texts that end an answer; the answer does not include them.
         max_tokens: the largest number of tokens of one answer; None: the default.
         min_tokens: the number of tokens of one answer before which it cannot end.
