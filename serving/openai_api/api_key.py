@@ -226,7 +226,7 @@ class KeyFile:
         """Return the current keys.
 
         Raises:
-            WorkError: the file has changed and cannot be read. The old keys are no longer valid.
+            WorkError: the file has changed and cannot be read. Then no key is accepted, not even an old one.
         """
         if self._clock() - self._checked_at >= REFRESH_SECONDS:
             status = self._read_status()

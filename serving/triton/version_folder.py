@@ -204,7 +204,7 @@ def _filled(
             f"{_in_words(files)} registered{whose}",
             seen=found,
             valid=sha256,
-            hint="release again; if it fails again, the files in the artifact store were changed",
+            hint="download it again; if the digest still differs, the artifact store was changed",
         )
     return digests
 

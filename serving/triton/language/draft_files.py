@@ -76,7 +76,9 @@ def require_fit(model: Tokens, draft: Draft) -> None:
     if model.engine not in (None, own.engine):
         raise _mismatch(draft, "its engine differs from the model's", own.engine, model.engine)
     if own.tokenizer != model.tokenizer:
-        raise _mismatch(draft, "its tokenizer differs from the model's", own.tokenizer, model.tokenizer)
+        raise _mismatch(
+            draft, "its tokenizer differs from the model's", own.tokenizer, model.tokenizer
+        )
     if None not in (own.vocab_size, model.vocab_size) and own.vocab_size != model.vocab_size:
         raise _mismatch(
             draft, "its vocabulary size differs from the model's", own.vocab_size, model.vocab_size

@@ -1,1 +1,1 @@
-"""The backend of `backend: "text_onnxruntime"`: text in, scores of the classes out."""
+"""The backend of `backend: "text_onnxruntime"`: text in, class scores or labels out."""
