@@ -226,7 +226,7 @@ class KeyFile:
         """Return the current keys.
 
         Raises:
-            WorkError: the file has changed and cannot be read. Then no key is accepted, not even an old one.
+            WorkError: the file has changed and cannot be read. Then no key is accepted.
         """
         if self._clock() - self._checked_at >= REFRESH_SECONDS:
             status = self._read_status()
