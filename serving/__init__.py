@@ -1,1 +1,1 @@
-"""Triton's repository, process and client, and the batch predictor."""
+"""Serving: releases, rollouts, Triton, its guard, the OpenAI server and batch jobs."""

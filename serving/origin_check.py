@@ -1,10 +1,10 @@
-"""ASGI middleware that refuses the requests of foreign web pages to a server on this machine.
+"""ASGI middleware that refuses requests from foreign web pages to a server on this machine.
 
-A page whose host name resolves to 127.0.0.1 (DNS rebinding) has, to the browser, the same origin as
-the server; only the Host header shows the difference. A page of another origin may send a request
-without being able to read the answer; then the browser sends Origin or Sec-Fetch-Site, which
-clients that are not browsers leave out. A form or a `fetch` without CORS cannot send a body as
-JSON.
+A page whose host name resolves to 127.0.0.1 (DNS rebinding) has the server's origin in the eyes of
+the browser; only the Host header shows the difference. A page of another origin can send a request
+although it cannot read the answer. The browser marks such a request with Origin or Sec-Fetch-Site;
+clients other than browsers send neither header. A form, or a `fetch` without CORS, cannot send
+a JSON body.
 """
 
 from collections.abc import Callable
@@ -13,51 +13,51 @@ from dataclasses import dataclass
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-FOREIGN_HOST = "The request is for another host than this one; use this server's own address."
-FOREIGN_PAGE = "Requests of a page of another origin are refused."
+FOREIGN_HOST = "The Host header names another host than this server; use the server's own address."
+FOREIGN_PAGE = "Requests from a web page of another origin are refused."
 NOT_JSON = "The body must be application/json."
-CLOSED = "There is no such path here."
-FORM = "Forms and plain text are not taken here; send application/json."
+CLOSED = "This server does not offer this path."
+FORM = "Forms and plain text are not accepted; send application/json."
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Bodies that a page may send to another origin without a CORS preflight."""
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _REPEATED = "\0"
-"""Stands for a header that came more than once, and equals none of its values."""
+"""The value of a header that was sent more than once; it equals no real value."""
 _POLICY_VIOLATION = 1008
 
 Refusal = tuple[int, str]
-"""Status and reason: 421: a foreign host, 403: a foreign page, 404: closed, 415: a foreign body."""
+"""Status and reason; 421: foreign host, 403: foreign page, 404: closed path, 415: body type."""
 
 
 def loopback_hosts(port: int) -> frozenset[str]:
-    """Return the Host headers that name a server on loopback."""
+    """Return the values of the Host header that name a loopback server on this port."""
     names = ("127.0.0.1", "localhost", "[::1]")
-    plain = names if port == 80 else ()  # browsers leave this one out
+    plain = names if port == 80 else ()  # browsers omit the default port
     return frozenset({*plain, *(f"{name}:{port}" for name in names)})
 
 
 def plain_refusal(status: int, reason: str) -> ASGIApp:
-    """Return the response of a refusal as a line of text."""
+    """Return the plain-text response to a refused request."""
     headers = {"x-content-type-options": "nosniff", "connection": "close"}
     return PlainTextResponse(f"{reason}\n", status, headers)
 
 
 @dataclass(frozen=True)
 class OriginPolicy:
-    """What a server accepts.
+    """Which requests a server accepts.
 
     Attributes:
-        hosts: `host:port` of the server, in small letters; None for the loopback hosts of the port
-            of the connection.
-        open_paths: answered to everybody by GET and HEAD, such as a health check.
-        only_json: whether a body must be JSON; else it may be anything but a form or text.
-        form_paths: paths that take a form, which has its own CSRF token.
-        no_links: prefixes of paths that no link of another site may open. A link may open any other
-            path, as a page of its own.
-        closed: prefixes of paths that nobody may use.
-        websockets: whether the server has any.
-        refuse: makes the response of a refusal.
+        hosts: accepted Host headers, each `host:port` in lower case; None: the loopback hosts with
+            the connection's port.
+        open_paths: paths that anybody may GET or HEAD, such as a health check.
+        only_json: whether a body must be JSON; otherwise any type but a form or plain text.
+        form_paths: paths that accept a form, which has its own CSRF token.
+        no_links: prefixes of paths that a link on another site must not open. A link may open any
+            other path as a top-level page.
+        closed: prefixes of paths that are refused to everybody.
+        websockets: whether the server accepts WebSocket connections.
+        refuse: builds the response to a refused request from its status and reason.
     """
 
     hosts: frozenset[str] | None = None
@@ -72,17 +72,17 @@ class OriginPolicy:
 
 @dataclass(frozen=True)
 class RequestHeaders:
-    """The parts of a request that are checked; a header that is missing is None.
+    """The parts of a request that are checked. A missing header is None.
 
     Attributes:
-        method: GET, POST, …; empty for a websocket.
-        path: without the query, unquoted.
-        host: its Host header.
-        origin: its Origin header.
-        site: Sec-Fetch-Site.
-        fetch: Sec-Fetch-Mode and Sec-Fetch-Dest.
-        media_type: of Content-Type, without parameters.
-        has_body: whether a body follows.
+        method: GET, POST, …; empty for a WebSocket.
+        path: the path without the query, percent-decoded.
+        host: the Host header.
+        origin: the Origin header.
+        site: the Sec-Fetch-Site header.
+        fetch: the Sec-Fetch-Mode and Sec-Fetch-Dest headers.
+        media_type: the Content-Type header without its parameters.
+        has_body: whether the request has a body.
     """
 
     method: str
@@ -96,7 +96,7 @@ class RequestHeaders:
 
 
 def read_headers(scope: Scope) -> RequestHeaders:
-    """Return what is checked of an ASGI connection."""
+    """Return the parts of an ASGI connection that are checked."""
     headers: dict[str, str] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").lower()
@@ -115,12 +115,12 @@ def read_headers(scope: Scope) -> RequestHeaders:
 
 
 def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) -> Refusal | None:
-    """Return the status and the reason with which a request is refused, or None.
+    """Return the status and the reason to refuse a request with, or None if it is accepted.
 
     Args:
-        policy: of the server.
-        request: its headers.
-        port: of its connection; used if the policy names no hosts.
+        policy: the server's policy.
+        request: the parts of the request to check.
+        port: the port of the connection; used if the policy names no hosts.
     """
     if request.method in ("GET", "HEAD") and request.path in policy.open_paths:
         return None
@@ -137,9 +137,10 @@ def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) 
 
 
 def _is_own_page(policy: OriginPolicy, request: RequestHeaders, hosts: frozenset[str]) -> bool:
-    """Whether the request is of one of our pages or no page, or a link that opens a page."""
+    """Whether the request is from the server's own pages, from no page, or a link to a page."""
     if request.origin is not None:
-        # Another of our own names is cross-site to the browser, so Origin decides where it is sent.
+        # Origin decides wherever it is sent, because the browser reports another of the server's
+        # own names (localhost, 127.0.0.1) as cross-site.
         return request.origin in {f"http://{host}" for host in hosts}
     if request.site in (None, "same-origin", "none"):
         return True
@@ -161,18 +162,18 @@ def _check_body(policy: OriginPolicy, request: RequestHeaders) -> Refusal | None
 
 
 class OriginCheck:
-    """ASGI middleware that passes on what the policy accepts, and refuses the rest.
+    """ASGI middleware that passes on the requests that a policy accepts and refuses all others.
 
     Args:
-        app: gets what is passed on.
-        policy: of the server.
+        app: the application that gets the accepted requests.
+        policy: the server's policy.
     """
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
         self._app, self._policy = app, policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a connection on, or refuse it."""
+        """Pass a connection on to the application, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return

@@ -1,1 +1,1 @@
-"""The guard: an Envoy on the public HTTP ports, which passes only checked requests to Triton."""
+"""The guard: an Envoy proxy on the public HTTP ports that passes only valid requests to Triton."""

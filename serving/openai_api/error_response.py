@@ -5,11 +5,11 @@
     404 invalid_request_error  model_not_found
     408, 413                   the body is too slow or too large
     429 rate_limit_error       the key's tokens per minute are used up, with Retry-After
-    500 server_error           the fault is here, and the log says which
+    500 server_error           this server failed; its log has the details
     503 server_error           the model is unavailable or overloaded, with Retry-After
 
-Only what the backend says about the request itself is passed on. The texts of Triton, gRPC and the
-engine may contain paths and host names, and stay in the log.
+Only the backend's messages about the request itself reach the client. The messages of Triton, gRPC
+and the engine may contain paths and host names, so they appear only in the log.
 """
 
 import re
@@ -26,7 +26,7 @@ OVERLOADED_SECONDS = 1
 UNAVAILABLE_SECONDS = 5
 
 SAMPLING = frozenset(field.name for field in fields(Sampling))
-"""Fields that an error of the backend may be about, beside the prompt; its text begins with one."""
+"""Request fields whose name a backend's error message may begin with, other than the prompt."""
 
 NO_TEMPLATE = "the model has no chat template"
 _TOKENS = re.compile(r"the prompt has (\d+) tokens, and the model's context, .* is (\d+)$")
@@ -40,11 +40,11 @@ class ApiError(Exception):
 
     Args:
         status: HTTP status.
-        message: for the client's user.
-        type: OpenAI's kind of error.
-        param: the request's field that is wrong.
-        code: the error in one word.
-        retry_after: whole seconds after which to try again.
+        message: the explanation for the client's user.
+        type: OpenAI's error type.
+        param: the name of the wrong field in the request.
+        code: OpenAI's error code, such as `model_not_found`.
+        retry_after: whole seconds to wait before another try.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class ApiError(Exception):
         self.param, self.code, self.retry_after = param, code, retry_after
 
     def body(self) -> dict[str, object]:
-        """Return the answer's JSON."""
+        """Return the JSON body of the response."""
         names = ("message", "type", "param", "code")
         return {"error": {name: getattr(self, name) for name in names}}
 
     def response(self) -> JSONResponse:
-        """Return the HTTP response, with the headers that belong to its status."""
+        """Return the HTTP response, with the headers that its status requires."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
@@ -75,10 +75,10 @@ class ApiError(Exception):
 
 
 def translate_error(error: MillraceError, model: str, param: str) -> ApiError:
-    """Return the API error for an error of the language client.
+    """Return the API error that corresponds to an error of the language client.
 
     Args:
-        error: what was raised.
+        error: the error of the language client.
         model: the name in the request.
         param: the request's field that holds the prompt.
     """
@@ -86,13 +86,13 @@ def translate_error(error: MillraceError, model: str, param: str) -> ApiError:
         return _translate_input_error(error, model, param)
     if isinstance(error, TransientError):
         if error.hint == HINTS["full"]:
-            return overloaded(f"{model} has too much to do: {error.seen}")
+            return overloaded(f"{model} is overloaded: {error.seen}")
         return unavailable(model)
-    return ApiError(500, f"{model} failed at this request.", type=SERVER)
+    return ApiError(500, f"{model} failed to answer this request.", type=SERVER)
 
 
 def overloaded(message: str) -> ApiError:
-    """Return the error of a server or a model that takes no more requests at the moment."""
+    """Return the error of a server or a model that accepts no more requests at the moment."""
     return ApiError(503, message, type=SERVER, code="overloaded", retry_after=OVERLOADED_SECONDS)
 
 
@@ -100,7 +100,7 @@ def unavailable(model: str) -> ApiError:
     """Return the error of a model that does not answer at the moment."""
     return ApiError(
         503,
-        f"{model} does not answer now. Try again later.",
+        f"{model} does not answer at the moment. Try again later.",
         type=SERVER,
         code="model_unavailable",
         retry_after=UNAVAILABLE_SECONDS,
@@ -108,13 +108,13 @@ def unavailable(model: str) -> ApiError:
 
 
 def unknown_model(model: str) -> ApiError:
-    """Return the error of a name that no language model has."""
-    message = f"The model {model!r} does not exist; GET /v1/models lists those that do."
+    """Return the error for a name that no language model has."""
+    message = f"The model {model!r} does not exist; GET /v1/models lists the existing models."
     return ApiError(404, message, param="model", code="model_not_found")
 
 
 def is_unknown_model(error: MillraceError) -> bool:
-    """Whether the server does not have, or no longer has, the model or version."""
+    """Whether the error says that Triton does not have the model or version, or not any more."""
     return isinstance(error, InputError) and error.what.startswith("there is no such model")
 
 
@@ -132,17 +132,17 @@ def _translate_input_error(error: InputError, model: str, param: str) -> ApiErro
     if match := _CHARACTERS.search(seen):
         characters, context, most = match.groups()
         return _context_exceeded(
-            f"This model's maximum context length is {context} tokens, which takes at most "
+            f"This model's maximum context length is {context} tokens, which is at most "
             f"{most} characters, and the prompt has {characters}. Shorten the {param}.",
             param,
         )
     if seen.startswith(NO_TEMPLATE):
-        message = f"{model} has no chat template. Ask it by /v1/completions, with a prompt."
+        message = f"{model} has no chat template. Send a prompt to /v1/completions instead."
         return ApiError(400, message, param=param, code="invalid_value")
     name = seen.partition(" is ")[0]
     return ApiError(
         400,
-        f"{model} does not take this request: {seen}.",
+        f"{model} rejects this request: {seen}.",
         param=name if name in SAMPLING else None,
         code="invalid_value",
     )

@@ -1,7 +1,7 @@
 """Which language models Triton serves now, cached for a second.
 
-Triton's repository index needs the token of those who may change what is served. Its statistics
-need none, and name every version that is ready.
+Triton's repository index would require the token for changes to Triton, which this server does not
+have. Triton's statistics require no token, and they name every version that is ready too.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from millrace.serving.triton.server_index import is_helper_model
 FRESH_SECONDS = 1.0
 CALL_SECONDS = 5.0
 NOT_READY = ("no available versions", "not at ready state")
-"""Triton's words for a model that is known and has no version that is ready."""
+"""Triton's error messages for a known model without a ready version."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class ServedModel:
     """A language model that answers requests.
 
     Attributes:
-        name: of the model.
-        version: the one that answers.
-        since: whole seconds since the epoch, at which this process first saw the version.
+        name: the model's name.
+        version: the version that answers.
+        since: when this process first saw the version, in whole seconds since the epoch.
     """
 
     name: str
@@ -39,16 +39,16 @@ class ServedModel:
 
 
 ServedModels = Mapping[str, ServedModel]
-"""The language models that answer, by name."""
+"""The language models that answer requests, by name."""
 
 
 class ModelCatalog:
-    """Asks one server; made and used in one event loop.
+    """Lists the language models of one Triton server; created and used in one event loop.
 
     Args:
-        endpoint: the server.
-        clock: monotonic seconds.
-        wall: seconds since the epoch.
+        endpoint: the Triton server.
+        clock: returns monotonic seconds.
+        wall: returns seconds since the epoch.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class ModelCatalog:
         await self._channel.close()
 
     async def list_models(self, *, fresh: bool = False) -> ServedModels:
-        """Return the models, at most a second old.
+        """Return the language models that Triton serves, from a cache at most a second old.
 
         Args:
-            fresh: ask the server even if the cache is new.
+            fresh: ask Triton even if the cache is current.
 
         Raises:
             TransientError: the server does not answer.
         """
         begun = self._clock()
         async with self._fetching:
-            # whoever waited for the lock takes what was fetched meanwhile
+            # a caller that waited for the lock uses the result that was fetched meanwhile
             oldest = begun if fresh else begun - FRESH_SECONDS
             if self._fetched_at < oldest:
                 now = self._clock()
@@ -86,7 +86,7 @@ class ModelCatalog:
         return self._models
 
     async def is_unavailable(self, name: str) -> bool:
-        """Whether Triton knows a model of this name and no version of it is ready."""
+        """Whether Triton knows a model of this name but none of its versions is ready."""
         try:
             request = pb.ModelConfigRequest(name=name)
             await self._stub.ModelConfig(request, timeout=CALL_SECONDS)
@@ -100,7 +100,9 @@ class ModelCatalog:
             answer = await self._stub.ModelStatistics(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             raise TransientError(
-                "the models cannot be listed", seen=error.details(), hint="start: millrace up"
+                "Triton did not list its models",
+                seen=error.details(),
+                hint="start Triton: millrace up",
             ) from error
         live = select_live_versions((each.name, int(each.version)) for each in answer.model_stats)
         self._is_language = {each: await self._check_language(*each) for each in live.items()}
@@ -113,7 +115,7 @@ class ModelCatalog:
         return ServedModel(name, version, int(self._wall()))
 
     async def _check_language(self, name: str, version: int) -> bool | None:
-        """Return whether a version is of a language model; None if it has gone meanwhile."""
+        """Return whether a version is a language model; None if Triton no longer has it."""
         known = self._is_language.get((name, version))
         if known is not None:
             return known
@@ -126,7 +128,7 @@ class ModelCatalog:
 
 
 def is_language_model(config: Any) -> bool:
-    """Whether a model takes a text and streams one, with the tensors of Triton's vLLM backend."""
+    """Whether a model streams text for a text input, named like those of Triton's vLLM backend."""
     inputs = {each.name for each in config.input}
     outputs = {each.name for each in config.output}
     streams = config.model_transaction_policy.decoupled
@@ -134,9 +136,9 @@ def is_language_model(config: Any) -> bool:
 
 
 def select_live_versions(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return the live version of each model: the highest that is ready.
+    """Return the live version of each model, which is its highest ready version.
 
     Args:
-        ready: names and versions.
+        ready: the name and version of every ready version, helper models included.
     """
     return {name: version for name, version in sorted(ready) if not is_helper_model(name)}

@@ -1,11 +1,11 @@
-"""Tokens per minute: a token bucket for each API key, and what a request takes from it.
+"""Tokens per minute: a token bucket for each API key, and the charges of requests to it.
 
-A bucket holds the tokens of one minute and fills steadily. A request is admitted when the bucket
-has the estimated tokens of its prompts and the most that its answers may have, or is full. These
-are reserved at once, so that requests sent together do not share the same tokens. The first piece
-of an answer says how long the prompt is; what the answers did not need is returned when all have
-ended. A request that was admitted is never cut off: it may leave a debt, which the key's next
-request waits for. Buckets are lost when the process ends.
+A bucket holds the tokens of one minute and refills steadily. A request is admitted if the bucket is
+full, or has the estimated tokens of the prompts plus the largest number that the answers may have.
+These tokens are reserved at once, so that simultaneous requests do not use the same tokens. The
+first piece of an answer reports the real length of the prompt. Tokens that the answers did not need
+are returned when all answers have ended. An admitted request is never cut off: it may leave a debt,
+and the key's next request waits until the debt is refilled. Buckets are lost when the process ends.
 """
 
 import math
@@ -19,19 +19,19 @@ from millrace.serving.triton.streams.stream_request import Messages, Piece
 
 SECONDS = 60.0
 CHARACTERS = 4
-"""For each token of a prompt, estimated."""
+"""Estimated characters per token of a prompt."""
 MESSAGE_TOKENS = 4
-"""That a chat template puts around a message, estimated."""
+"""Estimated tokens that a chat template adds to each message."""
 
 
 @dataclass
 class TokenBucket:
-    """Tokens that may be used.
+    """A bucket of the tokens that a key may use.
 
     Attributes:
-        capacity: the most that it holds, and what is added in a minute.
-        level: what it holds now; below 0 in debt.
-        updated_at: seconds of the clock at which it had this level.
+        capacity: the largest level, and the tokens added per minute.
+        level: the tokens available now; below 0 if the key is in debt.
+        updated_at: the clock's seconds at the last update of `level`.
     """
 
     capacity: int
@@ -39,30 +39,30 @@ class TokenBucket:
     updated_at: float
 
     def refill(self, now: float) -> None:
-        """Add what has come since the last update."""
+        """Add the tokens that have accrued since the last update."""
         passed = max(0.0, now - self.updated_at)
         self.level = min(self.capacity, self.level + passed * self.capacity / SECONDS)
         self.updated_at = max(self.updated_at, now)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; what was used stays used."""
+        """Change the capacity; the tokens that were used stay used."""
         self.level += capacity - self.capacity
         self.capacity = capacity
 
     def seconds_until(self, tokens: int, now: float) -> float:
-        """Return how long until it has so many tokens, or is full; 0 if it has."""
+        """Return the seconds until the bucket has `tokens` or is full; 0 if that is so now."""
         self.refill(now)
         missing = min(tokens, self.capacity) - self.level
         return max(0.0, missing * SECONDS / self.capacity)
 
     def take(self, tokens: int, now: float) -> None:
-        """Take tokens, into debt if need be; a negative number returns them."""
+        """Remove tokens, even if the level falls below 0; a negative number adds them back."""
         self.refill(now)
         self.level = min(self.capacity, self.level - tokens)
 
 
 def estimate_tokens(prompt: str | Messages) -> int:
-    """Return about how many tokens a prompt has."""
+    """Return an estimate of the number of tokens in a prompt."""
     if isinstance(prompt, str):
         return math.ceil(len(prompt) / CHARACTERS)
     texts = sum(math.ceil(len(message["content"]) / CHARACTERS) for message in prompt)
@@ -70,14 +70,14 @@ def estimate_tokens(prompt: str | Messages) -> int:
 
 
 class Charge:
-    """What one request takes from a bucket.
+    """The tokens that one request takes from the bucket of its key.
 
     Args:
-        bucket: of its key.
-        estimates: tokens of each prompt.
-        output: tokens that all answers together may have; what the bucket cannot hold beside the
-            prompts is not reserved.
-        clock: monotonic seconds.
+        bucket: the bucket of the request's key.
+        estimates: the estimated tokens of each prompt.
+        output: the largest number of tokens of all answers together. Tokens beyond the bucket's
+            capacity, less the prompts, are not reserved.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Charge:
         bucket.take(sum(estimates) + self._output, clock())
 
     def count_piece(self, prompt: int, piece: Piece) -> None:
-        """Note the usage that a piece of the answer to one of the prompts reports."""
+        """Charge the tokens that a piece of the answer to prompt number `prompt` reports."""
         input_tokens = piece.input_tokens - self._estimates.pop(prompt, piece.input_tokens)
         output_tokens = sum(piece.output_tokens)
         taken = min(output_tokens, self._output)
@@ -108,10 +108,10 @@ class Charge:
 
 
 class RateLimiter:
-    """The buckets of all keys.
+    """The token buckets of all keys.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -119,7 +119,7 @@ class RateLimiter:
         self._buckets: dict[str, TokenBucket] = {}
 
     def bucket(self, key: ApiKey) -> TokenBucket:
-        """Return the bucket of a key; full, if it is new."""
+        """Return the bucket of a key; the bucket of a new key is full."""
         limit = key.tokens_per_minute
         bucket = self._buckets.setdefault(key.digest, TokenBucket(limit, limit, self._clock()))
         if bucket.capacity != limit:
@@ -127,15 +127,15 @@ class RateLimiter:
         return bucket
 
     def retain(self, keys: Sequence[ApiKey]) -> None:
-        """Drop the buckets of all other keys."""
+        """Drop the buckets of all keys but these."""
         digests = {key.digest for key in keys}
         self._buckets = {each: b for each, b in self._buckets.items() if each in digests}
 
     def check(self, key: ApiKey, tokens: int) -> None:
-        """Raise unless a key may use so many tokens now.
+        """Raise an error unless a key may use this number of tokens now.
 
         Raises:
-            ApiError: 429, with the seconds until it may.
+            ApiError: 429, with the seconds until the key may use them.
         """
         seconds = self.bucket(key).seconds_until(tokens, self._clock())
         if seconds > 0:
@@ -143,7 +143,7 @@ class RateLimiter:
             raise ApiError(
                 429,
                 f"Rate limit reached for the key {key.name}: {key.tokens_per_minute} tokens per "
-                f"minute, of prompts and answers together. Try again in {wait} s.",
+                f"minute, prompts and answers together. Try again in {wait} s.",
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after=wait,
@@ -153,12 +153,12 @@ class RateLimiter:
     def charge(
         self, key: ApiKey, prompts: Sequence[str | Messages], output: int = 0
     ) -> Iterator[Charge]:
-        """Admit a request, and charge its key for the length of the block.
+        """Admit a request and reserve its tokens; return the unused ones when the block ends.
 
         Args:
-            key: of the request.
-            prompts: of the request.
-            output: tokens that all its answers together may have.
+            key: the request's key.
+            prompts: the request's prompts.
+            output: the largest number of tokens of all its answers together.
 
         Raises:
             ApiError: 429, with the seconds until the request may be sent again.

@@ -1,4 +1,4 @@
-"""OpenAI's response objects, from the pieces of the answers: whole, or as chunks of a stream."""
+"""Build OpenAI's response objects from the pieces that Triton streams: whole, or as chunks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -10,19 +10,19 @@ from millrace.serving.openai_api.request_body import TextRequest
 from millrace.serving.triton.streams.stream_request import Piece
 
 COMPLETE = frozenset({"stop", "length"})
-"""The finish reasons of a complete answer."""
+"""The finish reasons of an answer that was generated to its end."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PromptPiece:
-    """A piece of the answers to one prompt.
+    """A streamed piece of the answers to one prompt.
 
     Attributes:
         prompt: the index of the prompt in the request.
-        version: of the model that answers.
-        piece: what the model sent.
+        version: the version of the model that answers.
+        piece: the piece that the model sent.
     """
 
     prompt: int
@@ -32,23 +32,23 @@ class PromptPiece:
 
 @dataclass
 class Usage:
-    """Tokens of a request; a prompt counts once, however many answers it has."""
+    """The tokens that a request used; a prompt with several answers counts once."""
 
     inputs: dict[int, int] = field(default_factory=dict)
     output_tokens: int = 0
 
     def count_piece(self, piece: PromptPiece) -> None:
-        """Count the tokens of a piece."""
+        """Add the tokens that a piece reports."""
         self.inputs[piece.prompt] = piece.piece.input_tokens
         self.output_tokens += sum(piece.piece.output_tokens)
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the prompts."""
+        """The tokens of all prompts."""
         return sum(self.inputs.values())
 
     def as_json(self) -> Json:
-        """Return OpenAI's object."""
+        """Return the usage as OpenAI's JSON object `usage`."""
         return {
             "prompt_tokens": self.input_tokens,
             "completion_tokens": self.output_tokens,
@@ -61,9 +61,9 @@ class Reply:
     """Builds the response objects of one request.
 
     Attributes:
-        request: what the client asks for.
-        id: of the response.
-        created: whole seconds since the epoch.
+        request: the client's request.
+        id: the id of the response.
+        created: when the response was created, in whole seconds since the epoch.
     """
 
     request: TextRequest
@@ -71,7 +71,7 @@ class Reply:
     created: int
 
     def build_response(self, pieces: Sequence[PromptPiece], usage: Usage) -> Json:
-        """Return the response of a request that is not streamed."""
+        """Return the whole response to a request that is not streamed."""
         is_chat = self.request.is_chat
         build_choice = _chat_choice if is_chat else _completion_choice
         answers = _join_answers(self.request, pieces).items()
@@ -83,7 +83,7 @@ class Reply:
         }
 
     def build_first_chunks(self, piece: PromptPiece) -> list[Json]:
-        """Return the chunks before a chat's first text, which name the role; none otherwise."""
+        """Return the chunks with the role that begin each answer of a chat; else none."""
         if not self.request.is_chat:
             return []
         delta = {"role": "assistant", "content": ""}
@@ -93,7 +93,7 @@ class Reply:
         ]
 
     def build_chunks(self, prompt_piece: PromptPiece) -> list[Json]:
-        """Return the chunks of a piece: one for each answer that it has something of."""
+        """Return the chunks for a piece: one per text and, in chats, one per finish reason."""
         piece, version = prompt_piece.piece, prompt_piece.version
         first = prompt_piece.prompt * self.request.n
         choices = []
@@ -111,7 +111,7 @@ class Reply:
         return [self._chunk(version, choice) for choice in choices]
 
     def build_last_chunks(self, versions: Sequence[int], usage: Usage) -> list[Json]:
-        """Return the chunk with the usage, if the request asks for it."""
+        """Return the chunk with the usage if the request asks for it; otherwise none."""
         if not self.request.include_usage:
             return []
         return [{**self._head(self._chunk_kind, versions), "choices": [], "usage": usage.as_json()}]
@@ -135,19 +135,19 @@ class Reply:
 
 
 def fingerprint(model: str, versions: Sequence[int]) -> str:
-    """Return the `system_fingerprint`: MODEL@VERSION, of each version that answers."""
+    """Return the `system_fingerprint`: MODEL@VERSION of each version that answered."""
     return ",".join(f"{model}@{version}" for version in versions)
 
 
 def is_cut_off(piece: Piece) -> bool:
-    """Whether the server gave up an answer before its end."""
+    """Whether the model server stopped an answer before its end."""
     return any(reason and reason not in COMPLETE for reason in piece.finish_reasons)
 
 
 def _join_answers(
     request: TextRequest, pieces: Sequence[PromptPiece]
 ) -> Mapping[int, tuple[str, str]]:
-    """Return text and finish reason of each answer by its index, ascending."""
+    """Return the text and the finish reason of each answer, by answer index in ascending order."""
     texts: dict[int, list[str]] = {index: [] for index in range(request.n * len(request.prompts))}
     reasons = dict.fromkeys(texts, "")
     for each in pieces:
@@ -177,16 +177,17 @@ def _delta(index: int, delta: Json, reason: str | None) -> Json:
 
 Item = TypeVar("Item")
 QUEUE_SIZE = 16
-"""Items of all streams that wait to be taken."""
+"""How many items of all streams together may wait to be yielded."""
 
 
 async def merge_streams(
     streams: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[Item, None]:
-    """Yield the items of all streams as they come; the first error ends all.
+    """Yield the items of all streams as they arrive; the first error ends all streams.
 
     Args:
-        streams: closed in the end, however it comes. No item is None or an exception.
+        streams: the generators; all are closed at the end, also after an error. Items must not be
+            None or an exception.
     """
     queue: asyncio.Queue[Item | Exception | None] = asyncio.Queue(QUEUE_SIZE)
     tasks = [asyncio.create_task(_pump(stream, queue)) for stream in streams]
@@ -209,12 +210,12 @@ async def merge_streams(
 async def _pump(
     stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[Item | Exception | None]"
 ) -> None:
-    """Put the items of a stream into a queue, and at its end None or its error."""
+    """Put the items of a stream into a queue, followed by None or the stream's error."""
     try:
         async with aclosing(stream):
             async for item in stream:
                 await queue.put(item)
-    except Exception as error:  # it is raised where the items are taken
+    except Exception as error:  # `merge_streams` raises it
         await queue.put(error)
     else:
         await queue.put(None)

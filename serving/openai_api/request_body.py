@@ -1,9 +1,9 @@
-"""Parse and check the body of a request; errors name the field, as OpenAI's do.
+"""Parse and check the body of a request; errors name the wrong field, as OpenAI's errors do.
 
 Names and bounds of the fields are those of OpenAI's API reference (completions, chat
-completions); `top_k`, `repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's. OpenAI's
-parameters that are not supported here are listed below with their neutral values, which are
-accepted; all others are refused.
+completions); `top_k`, `repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's. OpenAI
+parameters that this server does not support are listed below with their neutral values. Only these
+values are accepted.
 """
 
 import json
@@ -28,7 +28,7 @@ IGNORED = (
     *("user", "metadata", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
-"""Accepted with any value: they change no answer."""
+"""Parameters that are accepted with any value because they do not change the answer."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {"logit_bias": (None, {})}
 NEUTRAL_FOR_COMPLETIONS: Mapping[str, tuple[object, ...]] = {
@@ -68,14 +68,14 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
-    """What a stream holds beside the answer."""
+    """Options of a streamed answer."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
 class RequestFields(_Fields):
-    """The fields of both kinds of request."""
+    """The fields that completions and chat completions share."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
     stream: bool | None = None
@@ -135,12 +135,12 @@ class TextRequest:
     """A checked request for text.
 
     Attributes:
-        model: its name.
+        model: the name of the model.
         prompts: the texts to continue, or the messages of one chat.
-        sampling: how each answer is generated; `n` answers to each prompt.
+        sampling: how each answer is generated; `n` is the number of answers to each prompt.
         stream: whether the answers are streamed.
-        include_usage: whether a stream ends with its usage.
-        is_chat: whether it is a chat completion.
+        include_usage: whether a stream ends with the usage in tokens.
+        is_chat: whether the request is a chat completion.
     """
 
     model: str
@@ -152,12 +152,12 @@ class TextRequest:
 
     @property
     def n(self) -> int:
-        """Answers to each prompt."""
+        """The number of answers to each prompt."""
         return self.sampling.n or 1
 
     @property
     def output_tokens(self) -> int:
-        """Tokens that all answers together may have."""
+        """The largest number of tokens of all answers together."""
         return len(self.prompts) * self.n * (self.sampling.max_tokens or MAX_TOKENS)
 
     @property
@@ -169,24 +169,24 @@ class TextRequest:
 Fields = TypeVar("Fields", bound=RequestFields)
 MAX_SHOWN = 60
 ROLE_ALIASES = {"developer": "system"}
-"""OpenAI's newer names of roles, which chat templates do not know."""
+"""OpenAI's newer role names, and the older names that chat templates know."""
 
 
 def read_completion(body: bytes) -> TextRequest:
-    """Read the body of a completion.
+    """Parse the body of a completion.
 
     Raises:
-        ApiError: 400, with the field that is wrong.
+        ApiError: 400, with the name of the wrong field.
     """
     fields = _parse_body(CompletionFields, body, NEUTRAL_FOR_COMPLETIONS)
     return _build_request(fields, _read_prompts(fields.prompt), fields.max_tokens, is_chat=False)
 
 
 def read_chat(body: bytes) -> TextRequest:
-    """Read the body of a chat completion.
+    """Parse the body of a chat completion.
 
     Raises:
-        ApiError: 400, with the field that is wrong.
+        ApiError: 400, with the name of the wrong field.
     """
     fields = _parse_body(ChatFields, body, NEUTRAL_FOR_CHATS)
     newer, older = fields.max_completion_tokens, fields.max_tokens
@@ -221,7 +221,7 @@ def _build_request(
         frequency_penalty=fields.frequency_penalty,
         seed=fields.seed,
         stop=fields.stop,
-        # always set: each backend has a default of its own
+        # always set, because the backends have different defaults
         max_tokens=max_tokens or MAX_TOKENS,
         min_tokens=fields.min_tokens,
         n=fields.n,
@@ -252,7 +252,7 @@ def _parse_body(
 
 def _unsupported_parameter(name: str, allowed: tuple[object, ...]) -> ApiError:
     known = ", ".join(json.dumps(value) for value in allowed if value is not None)
-    instead = f" with another value than {known}" if known else ""
+    instead = f" with a value other than {known}" if known else ""
     return ApiError(
         400,
         f"The parameter {name!r} is not supported{instead} by this server.",
@@ -262,7 +262,7 @@ def _unsupported_parameter(name: str, allowed: tuple[object, ...]) -> ApiError:
 
 
 def _invalid_field(error: ValidationError, known: list[str]) -> ApiError:
-    # each member of a union has an error; the deepest is of the member that fits best
+    # each type of a union has an error; the deepest error is that of the type that fits best
     first = max(error.errors(include_url=False), key=lambda each: len(_field_path(each["loc"])))
     path = _field_path(first["loc"])
     param = _format_path(path)
@@ -278,7 +278,7 @@ def _invalid_field(error: ValidationError, known: list[str]) -> ApiError:
 
 
 def _field_path(loc: tuple[int | str, ...]) -> list[int | str]:
-    """Return keys and indices, without the names that pydantic gives the members of a union."""
+    """Return the keys and indices of a field, without pydantic's names for the types of a union."""
     return [
         part
         for part in loc
@@ -301,7 +301,7 @@ def _read_prompts(prompt: Any) -> tuple[str, ...]:
     if isinstance(prompts, list) and any(isinstance(each, int | list) for each in prompts):
         raise ApiError(
             400,
-            "A prompt of token ids is not supported by this server; send its text.",
+            "A prompt of token ids is not supported by this server; send the prompt as text.",
             param="prompt",
             code="unsupported_value",
         )

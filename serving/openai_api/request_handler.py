@@ -42,7 +42,7 @@ log = logging.getLogger("millrace.openai_api")
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": \n\n"
-"""A comment: keeps the connection open, and detects a client that has left."""
+"""A comment of the event stream: keeps the connection open, and detects a disconnected client."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class ServerSettings:
     """Settings of the OpenAI-compatible server.
 
     Attributes:
-        triton: the Triton server behind it.
+        triton: the Triton server that runs the models.
         keys: the file of the API keys.
-        deadline: seconds for a whole answer.
-        max_body_bytes: of a request.
-        max_requests: in flight at a time.
-        loopback_port: the port, if it listens on loopback only; None behind a proxy.
+        deadline: the time limit of a whole answer, in seconds.
+        max_body_bytes: the largest body of a request.
+        max_requests: the largest number of requests in flight.
+        loopback_port: the server's port if it listens on loopback only; None behind a proxy.
     """
 
     triton: Endpoint
@@ -67,12 +67,12 @@ class ServerSettings:
 
 
 class RequestHandler:
-    """Answers requests; made and used in one event loop.
+    """Answers requests; created and used in one event loop.
 
     Args:
-        settings: of the server.
-        catalog: of the models that answer.
-        rate_limiter: of the keys.
+        settings: the server's settings.
+        catalog: the list of the language models that Triton serves.
+        rate_limiter: the token limits of the keys.
     """
 
     def __init__(
@@ -84,21 +84,21 @@ class RequestHandler:
         self._keys: tuple[ApiKey, ...] = ()
 
     async def close(self) -> None:
-        """Close the connection to the models, and end the streams."""
+        """Close the connection to Triton, and end the streams."""
         await self._client.close()
 
     async def list_models(self, request: Request) -> Response:
-        """List the language models that answer now."""
+        """Answer with the list of the language models that Triton serves now."""
         self._authenticate(request.headers)
         try:
             models = await self._catalog.list_models()
         except TransientError as error:
-            raise _log_server_error(error, unavailable("the server of the models")) from error
+            raise _log_server_error(error, unavailable("the model server")) from error
         data = [_model_json(model) for _, model in sorted(models.items())]
         return JSONResponse({"object": "list", "data": data})
 
     async def describe_model(self, request: Request) -> Response:
-        """Describe one of them."""
+        """Answer with the description of one language model."""
         self._authenticate(request.headers)
         return JSONResponse(_model_json(await self._find_model(request.path_params["model"])))
 
@@ -116,12 +116,12 @@ class RequestHandler:
         """Answer a request for text.
 
         Args:
-            request: its body was not read yet.
+            request: the request, whose body has not been read yet.
             read_request: parses the body.
 
         Raises:
             ApiError: the request is refused, or failed.
-            ClientGone: the client left.
+            ClientGone: the client disconnected.
         """
         key = self._authenticate(request.headers)
         self._rate_limiter.check(key, 1)
@@ -147,7 +147,7 @@ class RequestHandler:
     ) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events.
 
-        An error before the first event is raised; a later one is sent as an event.
+        An error before the first event is raised; a later error is sent as an event.
         """
         usage, versions, begun = Usage(), set[int](), set[int]()
         pieces = self._generate_all(reply.request, key, usage, request_id)
@@ -169,7 +169,7 @@ class RequestHandler:
     async def _generate_all(
         self, request: TextRequest, key: ApiKey, usage: Usage, request_id: str
     ) -> AsyncGenerator[PromptPiece, None]:
-        """Yield the pieces of all answers, counted and charged to the key."""
+        """Yield the pieces of all answers, count their tokens, and charge the tokens to the key."""
         begun, outcome = time.monotonic(), "left"
         try:
             model = await self._find_model(request.model)
@@ -201,8 +201,8 @@ class RequestHandler:
     ) -> AsyncGenerator[PromptPiece, None]:
         """Yield the pieces of the answers to one prompt.
 
-        The request names the version, so that the response can name it too. If that version has
-        just been replaced, the request is sent once more, to the new version.
+        The request to Triton names the version, so that the response can name the version too. If
+        that version has just been replaced, the request is sent once more, to the new version.
         """
         suffix = f"-{index}" if len(request.prompts) > 1 else ""
         for may_retry in (True, False):
@@ -233,7 +233,7 @@ class RequestHandler:
     async def _find_model(self, name: str, *, fresh: bool = False) -> ServedModel:
         try:
             models = await self._catalog.list_models(fresh=fresh)
-            if name not in models and not fresh:  # it may have been loaded within the last second
+            if name not in models and not fresh:  # it may just have been loaded
                 models = await self._catalog.list_models(fresh=True)
         except TransientError as error:
             raise _log_server_error(error, unavailable(name)) from error
@@ -276,7 +276,7 @@ def _model_json(model: ServedModel) -> dict[str, object]:
 
 
 def _log_server_error(error: MillraceError, answer: ApiError) -> ApiError:
-    """Log an error unless the client is at fault, and return its answer."""
+    """Log an error unless the client caused it, and return the answer to the client."""
     if answer.status >= 500:
         log.warning("%s", " ".join(str(error).split()))
     return answer

@@ -1,1 +1,1 @@
-"""A rollout: traffic shared between two versions, and the tests that decide."""
+"""A rollout: traffic split between two versions, and the statistical tests that decide."""

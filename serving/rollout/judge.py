@@ -1,18 +1,18 @@
 """Decide by statistical tests over counts whether a candidate may get more traffic.
 
-A candidate goes on when three tests show that it is within the limits of `judge`: failures, rows
-that both versions answer alike, and latency. The null hypothesis is always "it is worse than the
-limit", so that few requests show nothing.
+A candidate advances when three tests show that it is within the limits of `rollout.judge`: the
+share of failed requests, the share of rows that both versions answer alike, and latency. The null
+hypothesis is always "the candidate is worse than the limit", so too few requests prove nothing.
 
 The level is the largest probability that a rollout promotes a candidate that is worse than a limit.
-It is divided among all tests of all steps (Bonferroni), and a step can be promoted at one look
-only: when its time is over. A promotion needs every test of every step, so a less strict level
-would suffice for a candidate that is equally bad in all steps; this level also covers one that is
-bad in a single step.
+It is divided among all tests of all steps (Bonferroni). A step can only be promoted at one look:
+when its time is over. A promotion needs every test of every step, so a less strict level would
+suffice for a candidate that is equally bad in all steps. The divided level also covers a candidate
+that is bad in a single step.
 
-A step also ends early, by the opposite tests, when the candidate is shown to be worse than a limit.
-That level is divided once more by `LOOKS`, so that the probability that any of these looks sends
-back a candidate within the limits is below the level too.
+A step also ends early when the opposite tests show that the candidate is worse than a limit. For
+these tests the level is divided by `LOOKS` as well, because they run at every look. So the
+probability that any look sends back a candidate within the limits is also below the level.
 """
 
 import math
@@ -26,7 +26,7 @@ from millrace.models.config.rollout_spec import JudgeSpec
 TESTS = 3
 """Tests of a step: failures, agreement, latency."""
 LOOKS = 1000
-"""Looks at a step before its end for which the level holds: 80 minutes at one in 5 s."""
+"""Number of looks before the end of a step that the level allows for: 80 minutes at one per 5 s."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class Arm:
     """The counts of one version.
 
     Attributes:
-        requests: requests that it had to answer.
-        failures: requests that it failed; a candidate's only if the champion answered them.
-        seconds: sum of the times of its answers.
-        blocks: blocks of successive latencies, each of them one observation.
-        log_latency: sum over the blocks of the mean of ln(latency); the unit cancels out.
+        requests: requests that the version had to answer.
+        failures: requests that the version failed; for a candidate, only those that the champion
+            answered.
+        seconds: sum of the latencies of its answers, in seconds.
+        blocks: number of blocks of successive latencies; each block is one observation.
+        log_latency: sum over the blocks of their mean ln(latency); the unit cancels in the ratio.
         log_latency_squares: sum of the squares of those means.
     """
 
@@ -61,12 +62,12 @@ class Arm:
 
     @property
     def mean(self) -> float:
-        """Mean of ln(latency)."""
+        """The mean of ln(latency) over the blocks."""
         return self.log_latency / self.blocks
 
     @property
     def variance_of_mean(self) -> float:
-        """Variance of the mean, from the variance of the blocks."""
+        """The variance of `mean`, estimated from the spread of the blocks."""
         spread = self.log_latency_squares - self.blocks * self.mean**2
         return max(spread, 0.0) / (self.blocks - 1) / self.blocks
 
@@ -78,9 +79,9 @@ class Counts:
     Attributes:
         champion: the version that serves.
         candidate: the version on trial.
-        compared: rows that both answered.
-        agreeing: rows that both answered alike.
-        shed: calls of the candidate that were dropped because too many were in flight.
+        compared: rows that both versions answered.
+        agreeing: rows that both versions answered alike.
+        shed: calls to the candidate that were dropped because too many were in flight.
     """
 
     champion: Arm = Arm()
@@ -104,8 +105,8 @@ class Verdict:
     """The judge's verdict on a step.
 
     Attributes:
-        kind: promote: within all limits. back: shown to be worse than one. continue: not known yet.
-            inconclusive: not known, and the time is over.
+        kind: promote: the candidate is within all limits. back: it is worse than a limit. continue:
+            not decided yet. inconclusive: not decided when the step's time is over.
         reason: the findings of the tests, in words.
     """
 
@@ -119,7 +120,7 @@ class Finding:
 
     Attributes:
         is_within: whether the candidate was shown to be within the limit.
-        is_beyond: whether it was shown to be worse.
+        is_beyond: whether the candidate was shown to be worse than the limit.
         text: the numbers, in words.
     """
 
@@ -132,11 +133,11 @@ def judge(counts: Counts, spec: JudgeSpec, *, tests: int, is_over: bool) -> Verd
     """Return the verdict on the counts of a step.
 
     Args:
-        counts: of this step alone.
+        counts: the counts of this step alone.
         spec: the limits and the level.
-        tests: tests in the whole rollout, `TESTS` for each step.
-        is_over: whether the time of the step is over; a promotion is possible only then, and only
-            the first such verdict counts.
+        tests: number of tests in the whole rollout, `TESTS` for each step.
+        is_over: whether the step's time is over. Only then can the verdict be a promotion, and
+            only the first verdict after that time counts.
     """
     promote_level = spec.level / tests
     reject_level = promote_level if is_over else promote_level / LOOKS
@@ -162,46 +163,52 @@ def check_failures(
     """Test the share of requests that the candidate failed and the champion answered.
 
     Args:
-        counts: of a step.
+        counts: the counts of a step.
         limit: the largest share allowed.
-        promote_level: probability of showing wrongly that the candidate is within the limit.
-        reject_level: probability of showing wrongly that it is beyond it.
+        promote_level: probability of wrongly finding that the candidate is within the limit.
+        reject_level: probability of wrongly finding that the candidate is beyond the limit.
     """
     failed, requests = counts.candidate.failures, counts.candidate.requests
     most = upper_bound(failed, requests, promote_level)
     least = lower_bound(failed, requests, reject_level)
-    text = f"it failed {failed} of {requests} requests: at most {most:.2%}, allowed are {limit:.2%}"
+    text = (
+        f"the candidate failed {failed} of {requests} requests, which shows a share of at most "
+        f"{most:.2%}; allowed is {limit:.2%}"
+    )
     return Finding(most <= limit, least > limit, text)
 
 
 def check_agreement(
     counts: Counts, limit: float, promote_level: float, reject_level: float
 ) -> Finding:
-    """Test whether both versions answer enough rows alike; `limit` is the smallest share."""
+    """Test the share of rows that both versions answer alike; `limit` is the smallest allowed."""
     alike, rows = counts.agreeing, counts.compared
     least, most = lower_bound(alike, rows, promote_level), upper_bound(alike, rows, reject_level)
-    text = f"{alike} of {rows} rows agree: at least {least:.2%}, required are {limit:.2%}"
+    text = (
+        f"{alike} of {rows} rows agree, which shows a share of at least {least:.2%}; "
+        f"required is {limit:.2%}"
+    )
     return Finding(least >= limit, most < limit, text)
 
 
 def check_latency(
     counts: Counts, limit: float, promote_level: float, reject_level: float
 ) -> Finding:
-    """Test the ratio of the geometric means of latency, the candidate's over the champion's.
+    """Test the ratio of geometric mean latencies, the candidate's divided by the champion's.
 
-    Welch's t-test of ln(latency), as one-sided tests against ln(limit) (Wellek, Testing
+    Uses Welch's t-test of ln(latency), as one-sided tests against ln(limit) (Wellek, Testing
     Statistical Hypotheses of Equivalence and Noninferiority, chapter 6; Welch 1947).
     """
     champion, candidate = counts.champion, counts.candidate
     if min(champion.blocks, candidate.blocks) < 2:
-        return Finding(False, False, "too few latencies to compare")
+        return Finding(False, False, "too few latencies were measured to compare the versions")
     difference = candidate.mean - champion.mean
     error, freedom = _welch(champion, candidate)
     most = difference + float(special.stdtrit(freedom, 1 - promote_level)) * error
     least = difference - float(special.stdtrit(freedom, 1 - reject_level)) * error
     text = (
-        f"its latency is {math.exp(difference):.2f} times the champion's: "
-        f"at most {math.exp(min(most, 99)):.2f}, allowed is {limit:.2f}"
+        f"the candidate's latency is {math.exp(difference):.2f} times the champion's, "
+        f"which shows at most {math.exp(min(most, 99)):.2f} times; allowed is {limit:.2f}"
     )
     return Finding(most <= math.log(limit), least > math.log(limit), text)
 
@@ -217,7 +224,7 @@ def upper_bound(hits: int, of: int, level: float) -> float:
 
 
 def _welch(champion: Arm, candidate: Arm) -> tuple[float, float]:
-    """Return the standard error of a difference of means, and its degrees of freedom."""
+    """Return the standard error of the difference of both means, and its degrees of freedom."""
     a, b = champion.variance_of_mean, candidate.variance_of_mean
     if a + b == 0:
         return 0.0, 1.0

@@ -1,13 +1,14 @@
-"""A rollout: its steps, its two models' configurations, the next move, the traffic that it needs.
+"""A rollout: its steps, the configurations of its two models, the next move, the traffic needed.
 
-This file has no effects.
+The functions of this file have no side effects.
 
 During a rollout the model repository has
 
-    MODEL.arms/     the champion and the candidate, loaded together; no client knows the name
-    MODEL/          as before, but its config.pbtxt is the splitter's, which sends requests there
+    MODEL.arms/     the champion and the candidate, loaded together; no client knows this name
+    MODEL/          as before, but with the config.pbtxt of the splitter, which sends each request
+                    to a version in MODEL.arms
 
-The state of a rollout is stored in the splitter's configuration only, where the next release reads
+The state of a rollout is stored only in the splitter's configuration, where the next release reads
 it.
 """
 
@@ -38,11 +39,11 @@ class Split:
         candidate: the version on trial.
         kind: canary or shadow.
         weight_percent: percent of the requests that the candidate answers; 0 in a shadow.
-        compare_percent: percent of those that the champion answers too.
+        compare_percent: percent of the candidate's requests that the champion answers too.
         sticky_key: the request parameter whose value decides which version answers.
         tolerance: relative difference up to which two numbers agree.
-        began: when this step began, seconds since 1970; it identifies the counts of the step.
-        timeout_s: seconds after which the candidate has failed a request.
+        began: when this step began, in seconds since 1970; also identifies the step's counters.
+        timeout_s: seconds without an answer after which the candidate has failed a request.
     """
 
     model: str
@@ -69,8 +70,8 @@ class Move:
     Attributes:
         kind: stay: the step goes on. step: the next weight. promote: the candidate gets all
             requests. back: the champion gets all requests again.
-        reason: why.
-        weight_percent: the weight of the next step.
+        reason: why the judge decided so.
+        weight_percent: the candidate's weight in the next step; None unless `kind` is step.
     """
 
     kind: Literal["stay", "step", "promote", "back"]
@@ -79,19 +80,19 @@ class Move:
 
 
 def weights(spec: RolloutSpec) -> tuple[float, ...]:
-    """Return the weight of each step, in percent; none for a direct rollout."""
+    """Return the weight of each step, in percent; a direct rollout has no steps."""
     return {"direct": (), "canary": spec.steps, "shadow": (0.0,)}[spec.kind]
 
 
 def first_split(model: str, champion: int, candidate: int, spec: RolloutSpec, now: float) -> Split:
-    """Return the first step of a rollout, which must not be direct.
+    """Return the first step of a canary or shadow rollout.
 
     Args:
         model: the model.
         champion: the version that serves.
         candidate: the version on trial.
-        spec: of the rollout.
-        now: seconds since 1970.
+        spec: the rollout's limits and steps; its kind is canary or shadow.
+        now: the time, in seconds since 1970.
     """
     weight = weights(spec)[0]
     return Split(
@@ -108,7 +109,7 @@ def first_split(model: str, champion: int, candidate: int, spec: RolloutSpec, no
 
 
 def next_split(split: Split, spec: RolloutSpec, weight: float, now: float) -> Split:
-    """Return the step with another weight."""
+    """Return the step that follows `split`, with another weight."""
     values = asdict(split) | {
         "weight_percent": weight,
         "compare_percent": compare_percent(spec, weight),
@@ -118,20 +119,20 @@ def next_split(split: Split, spec: RolloutSpec, weight: float, now: float) -> Sp
 
 
 def compare_percent(spec: RolloutSpec, weight: float) -> float:
-    """Return the percent of the candidate's requests to compare: all of them while they are few."""
+    """Return the percent of the candidate's requests to compare; 100 while its weight is small."""
     return min(100.0, 100.0 * spec.compare_percent / weight) if weight else 100.0
 
 
 def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> Move:
     """Decide the next move of a rollout.
 
-    A step that ends without enough evidence is inconclusive, and goes back.
+    A step that ends without enough evidence is inconclusive: the champion gets all requests again.
 
     Args:
         split: the running step.
-        spec: of the rollout.
-        counts: of this step, on all replicas.
-        now: seconds since 1970.
+        spec: the rollout's steps and limits.
+        counts: the counts of this step, summed over all replicas.
+        now: the time, in seconds since 1970.
     """
     is_over = now - split.began >= spec.hold_s
     steps = weights(spec)
@@ -149,13 +150,14 @@ def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> 
 def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
     """Return how many requests a candidate must answer in a step, and how many must be compared.
 
-    The figures are for a candidate that never fails and always agrees; any other needs more, and
-    so does one whose latencies vary. They solve the judge's bounds (Clopper and Pearson), which are
-    powers then: `(1 - limit)^n` and `limit^n` equal the level of one test.
+    Both numbers are for a candidate that never fails and always agrees with the champion; any other
+    candidate needs more requests, and so does one whose latencies vary. They are the n for which
+    the judge's Clopper-Pearson bounds, here `(1 - limit)^n` and `limit^n`, equal the level of one
+    test.
 
     Args:
         spec: the limits and the level.
-        tests: tests in the whole rollout.
+        tests: number of tests in the whole rollout.
     """
     level = math.log(spec.level / tests)
     answered = math.ceil(level / math.log1p(-spec.max_failures))
@@ -164,19 +166,19 @@ def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
 
 
 def min_model_requests(spec: RolloutSpec) -> tuple[int, ...]:
-    """Return how many requests the model needs in each step for its candidate to get enough."""
+    """Return how many requests the model must get in each step for the judge to reach a verdict."""
     steps = weights(spec)
     answered, compared = min_requests(spec.judge, TESTS * len(steps)) if steps else (0, 0)
     needed = []
     for weight in steps:
-        share = weight / 100 or 1.0  # a shadow gets all requests of the champion
+        share = weight / 100 or 1.0  # a shadow gets a copy of all requests
         both = share * compare_percent(spec, weight) / 100
         needed.append(round(max(answered / share, compared / both)))
     return tuple(needed)
 
 
 def describe_traffic(spec: RolloutSpec) -> str:
-    """Return in words how much traffic a rollout needs; it must not be direct."""
+    """Return in words how much traffic a canary or shadow rollout needs."""
     needed = [
         f"{requests:,} requests{f' at {weight:g} %' * bool(weight)}"
         f" ({requests / spec.hold_s:,.1f}/s)"
@@ -184,7 +186,7 @@ def describe_traffic(spec: RolloutSpec) -> str:
     ]
     return (
         f"rollout: a step of {spec.hold_s:g} s needs at least {', '.join(needed)}; "
-        "with less traffic it stays inconclusive, and the version goes back"
+        "with less traffic the result is inconclusive, and the champion gets all requests again"
     )
 
 
@@ -199,8 +201,8 @@ def arms_config(
     Args:
         split: the step.
         signature: inputs and outputs of both versions; their `served` must be equal.
-        serving: of the candidate.
-        parameters: further parameters.
+        serving: the candidate's serving settings.
+        parameters: further parameters of the configuration.
     """
     return model_config(
         split.arms,
@@ -216,8 +218,8 @@ def splitter_config(
 ) -> pb.ModelConfig:
     """Return the configuration of the splitter, which looks to clients like the served model.
 
-    It has the served model's names, types, shapes, labels and largest batch. It neither batches nor
-    reshapes requests, so that each is passed on as the client sent it.
+    It has the served model's tensor names, types, shapes, labels and largest batch. The splitter
+    neither batches nor reshapes requests, so that it passes each on as the client sent it.
     """
     config = model_config(
         split.model,
@@ -244,7 +246,7 @@ def splitter_config(
 
 
 def split_of(config: pb.ModelConfig) -> Split | None:
-    """Read the running step from a model's configuration; None if it has none."""
+    """Return the running step in a model's configuration; None if it is not a splitter's."""
     if config.backend != BACKEND:
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}

@@ -1,9 +1,9 @@
 """Read the counters of a splitter from Triton's metrics endpoint.
 
-Counters begin at zero with every load of the splitter, and each load has its own series. So the
-count between two readings is the sum of what each series gained, which is its whole value if the
-series is new or has begun again. A page that Triton wrote while a splitter updated its counters is
-read again; the backend's `split_counters` describes how that is detected.
+Counters start at zero with every load of the splitter, and each load has its own series. So the
+count between two readings is the sum of the increases of all series. The increase is the whole
+value if the series is new or has restarted. A metrics page that Triton wrote while a splitter was
+updating its counters is read again; the backend's `split_counters` describes how to detect this.
 """
 
 import re
@@ -22,7 +22,7 @@ SUFFIX = "_total"
 READ_SECONDS = 5.0
 MAX_READS = 20
 WAIT_SECONDS = 0.05
-"""Between two readings. A splitter whose counters are inconsistent in all of them has died."""
+"""Pause between two readings. A splitter whose counters are inconsistent in all has died."""
 BEGUN, DONE = "flushes_begun", "flushes_done"
 _LINE = re.compile(rf"{PREFIX}(\w+){SUFFIX}\{{(.*)\}} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -37,7 +37,7 @@ class Reading:
     """The splitters' counters of one server at one moment.
 
     Attributes:
-        values: each series' value.
+        values: the value of each series.
     """
 
     values: Mapping[Series, float] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Reading:
 
     @property
     def inconsistent(self) -> frozenset[Labels]:
-        """The labels of counters that were read during an update."""
+        """The labels of counters that were read in the middle of an update."""
         done = {labels: value for (name, labels), value in self.values.items() if name == DONE}
         begun = {labels: value for (name, labels), value in self.values.items() if name == BEGUN}
         return frozenset(labels for labels, value in begun.items() if done.get(labels) != value)
@@ -67,7 +67,7 @@ def read_counters(endpoint: Endpoint) -> Reading:
     """Read the counters of a server, which are up to half a second old.
 
     Raises:
-        TransientError: the metrics endpoint does not answer.
+        TransientError: the metrics endpoint cannot be read.
     """
     for _ in range(MAX_READS):
         if not (reading := parse_counters(_fetch_page(endpoint))).inconsistent:
@@ -90,7 +90,7 @@ def _fetch_page(endpoint: Endpoint) -> str:
 
 
 def parse_counters(text: str) -> Reading:
-    """Parse the splitters' counters in Prometheus' text format."""
+    """Return the splitters' counters in a page of Prometheus' text format."""
     values: dict[Series, float] = {}
     for line in text.splitlines():
         if match := _LINE.fullmatch(line):
@@ -104,7 +104,7 @@ def count_step(split: Split, now: Reading, before: Reading | None = None) -> Cou
 
     Args:
         split: the step; counters of other steps are ignored.
-        now: a reading.
+        now: the latest reading.
         before: an earlier reading of the same server; None for the start of the step.
     """
     gained = _sum_gains(split, now, before or Reading())
@@ -133,7 +133,7 @@ def count_step(split: Split, now: Reading, before: Reading | None = None) -> Cou
 
 
 def _sum_gains(split: Split, now: Reading, before: Reading) -> dict[tuple[str, str], float]:
-    """Return the gain of each counter of each arm, over all loads of the step's splitter."""
+    """Return the increase of each counter of each arm, over all loads of the step's splitter."""
     step = _step_labels(split)
     gained: dict[tuple[str, str], float] = {}
     inconsistent = now.inconsistent

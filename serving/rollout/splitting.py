@@ -1,20 +1,20 @@
-"""Put the splitter before a model on a replica, and take it away again.
+"""Put the splitter in front of a model on a replica, and remove it again.
 
-The order of loads in which no request fails, however many are in flight:
+In this order of loads no request fails, even those in flight:
 
-1. `start_split`: the arms are loaded while the model serves as before. Only then the model's
-   configuration becomes the splitter's and the model is loaded: Triton starts the splitter beside
-   what serves, and switches when it is ready. Requests that are in flight end where they began.
-2. `start_split` again with another weight: Triton does the same with the next splitter.
+1. `start_split` loads the arms while the model serves as before. Then it replaces the model's
+   configuration by the splitter's and loads the model. Triton starts the splitter beside the
+   running model and switches when the splitter is ready. Requests in flight end where they began.
+2. `start_split` with another weight: Triton replaces the splitter by the next one in the same way.
 3. The model's plain configuration is written and loaded, as in any switch of versions.
-4. `stop_split`: the arms stay until the last splitter has answered its last request, which is when
-   Triton deletes its counters, and are unloaded then.
+4. `stop_split` waits until the last splitter has answered its last request, which is when Triton
+   deletes its counters, and then unloads the arms.
 
-A model that is unloaded, or whose arms are unloaded first, fails requests. Requests that ask for a
-version by its number get an answer for the champion's alone while the splitter serves.
+Requests fail if the model is unloaded, or if its arms are unloaded first. While the splitter
+serves, a request for a version by number is answered only if it is the champion's number.
 
-A splitter whose process is killed is not started again by Triton 2.51, and fails requests until its
-model is loaded once more; the same holds for every Python-based backend.
+Triton 2.51 does not restart a splitter whose process is killed: its requests fail until the model
+is loaded again. The same is true of every Python-based backend.
 """
 
 import time
@@ -36,7 +36,7 @@ STILL_SECONDS = 5.0
 
 
 def current(repository: Repository, model: str) -> Split | None:
-    """Return the step of the rollout in a model's configuration, or None."""
+    """Return the step of the rollout in a model's configuration; None without a rollout."""
     config = repository.saved_config(model).config
     return split_of(from_text(config.decode())) if config else None
 
@@ -48,16 +48,17 @@ def start_split(
     *,
     anew: bool = False,
 ) -> None:
-    """Serve a step of a rollout on a replica, whatever it serves now.
+    """Serve a step of a rollout on a replica, whatever the replica serves now.
 
-    Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
-    it on this replica begins at zero (`split_metrics.Reading.has_step` shows whether it is there).
-    Versions that are loaded stay as they are, or are loaded again `anew`.
+    Both versions must be staged. The splitter is loaded again even if it serves this step already,
+    and then its counters on this replica restart at zero (`split_metrics.Reading.has_step` tells
+    whether the step is loaded). Versions that are loaded stay loaded; with `anew`, they are loaded
+    again.
 
     Raises:
-        WorkError: the versions do not fit together, or Triton refused one of them; what served
-            before still does, and the model's configuration is the old one again.
-        TransientError: the replica went away.
+        WorkError: the versions do not fit together, or Triton refused one of them. The replica
+            serves as before, and the model's old configuration is restored.
+        TransientError: the replica is unreachable.
     """
     signature = _common_signature(split, repository)
     artifact = repository.artifact(split.model, split.candidate)
@@ -75,12 +76,12 @@ def start_split(
 
 
 def stop_split(model: str, client: TritonClient) -> None:
-    """Unload the arms of a model on a replica that serves it by its plain configuration again.
+    """Unload the arms of a model on a replica that serves its plain configuration again.
 
-    Their folder may be removed when no replica has them loaded.
+    The folder of the arms may be removed when no replica has them loaded.
 
     Raises:
-        TransientError: the replica went away, or still has them after a minute.
+        TransientError: the replica is unreachable, or still has the arms loaded after a minute.
     """
     _wait_until_drained(client, model)
     unload_model(model + ARMS, client)
@@ -90,7 +91,7 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     """Return the inputs and outputs that both versions have.
 
     Raises:
-        WorkError: their inputs, outputs or labels differ, or they answer in streams.
+        WorkError: the inputs, outputs or labels differ, or the versions answer in streams.
     """
     champion = repository.artifact(split.model, split.champion)
     candidate = repository.artifact(split.model, split.candidate)
@@ -98,10 +99,11 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     hint = "set rollout.kind to direct for this version"
     signature = triton_kind(candidate).signature(candidate)
     if signature is None:
-        raise WorkError(f"{both} cannot share requests: they answer in streams", hint=hint)
+        raise WorkError(f"{both} cannot share requests because they answer in streams", hint=hint)
     if not one_config_for(champion, candidate) or champion.labels != candidate.labels:
         raise WorkError(
-            f"{both} cannot share requests: their inputs, outputs or labels differ", hint=hint
+            f"{both} cannot share requests because their inputs, outputs or labels differ",
+            hint=hint,
         )
     return signature
 
@@ -109,8 +111,8 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
 def _wait_until_drained(client: TritonClient, model: str) -> None:
     """Wait until the splitters of a model have answered their last request, at most a minute.
 
-    Triton deletes the counters of a splitter that ended, and keeps those of one whose process was
-    killed: they stand still, while a live splitter updates its own twice a second.
+    Triton deletes the counters of a splitter that ended. It keeps the counters of a splitter whose
+    process was killed: they no longer change, while a live splitter updates its own twice a second.
     """
     began = changed = time.monotonic()
     seen: object = None

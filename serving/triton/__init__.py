@@ -1,1 +1,1 @@
-"""Triton Inference Server: its process, its repository, its client."""
+"""Triton Inference Server: its process, its model repository and its clients."""

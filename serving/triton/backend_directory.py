@@ -1,8 +1,8 @@
 """The Triton binary of the nvidia-pytriton wheel, and a backend directory made for it.
 
-The wheel holds a real `tritonserver` and the python backend, but no other backend, and the stub of
-the running Python is not where the python backend looks for it. So Millrace makes a directory with
-the python backend, its stub, and the Python-based backends of `serving/triton/backends`.
+The wheel has a real `tritonserver` and the python backend, but no other backend. Its stub process
+for the running Python is not where the python backend looks for it. So Millrace makes a directory
+with the python backend, the stub, and the Python-based backends of `serving/triton/backends`.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from millrace.models.common.errors import WorkError
 
 BACKENDS = Path(__file__).with_name("backends")
 SHARED_MODULES = "SHARED_MODULES"
-"""Names, in a backend's `__init__.py`, the modules of Millrace that it has a copy of."""
+"""Variable in a backend's `__init__.py`: the Millrace modules that are copied into its folder."""
 
 
 @dataclass(frozen=True)
 class TritonFiles:
-    """The parts of the wheel that are needed to run Triton.
+    """The paths in the wheel that are needed to run Triton.
 
     Attributes:
         binary: the `tritonserver` executable.
-        python_backend: folder of `libtriton_python.so`.
-        stub: the stub process for the running version of Python.
-        libraries: folder of the shared libraries of the binary.
+        python_backend: the folder with `libtriton_python.so`.
+        stub: the executable of the stub process for the running version of Python.
+        libraries: the folder with the shared libraries that the binary needs.
     """
 
     binary: Path
@@ -63,13 +63,13 @@ def find_server() -> TritonFiles:
 
 
 def prepare_backends(home: Path) -> Path:
-    """Make the backend directory below `home` if it is not there, and return it.
+    """Make the backend directory below `home` unless it exists, and return its path.
 
-    Its name is a digest of its contents, so that the files of a running server are never replaced:
-    an upgrade makes another directory.
+    The directory's name is a digest of its contents. An upgrade makes another directory, so the
+    files of a running server are never replaced.
 
     Raises:
-        WorkError: there is no Triton on this machine, or `home` cannot be written.
+        WorkError: Triton is not installed, or `home` cannot be written.
     """
     files = find_server()
     target = home / "backends" / _hash_contents(files)
@@ -108,13 +108,13 @@ _ignore_compiled = shutil.ignore_patterns("__pycache__", "__init__.py")
 
 
 def _copy_sessions(source: Path, target: Path) -> None:
-    """Copy a backend into the one that builds on it: each folder must be usable by itself."""
+    """Copy a backend into one that builds on it, because Triton loads each folder on its own."""
     for file in source.glob("*.py"):
         shutil.copy2(file, target / ("text_session.py" if file.name == "model.py" else file.name))
 
 
 def _shared_files() -> list[tuple[str, Path]]:
-    """Return each backend's copies of Millrace's modules, as its name and the file."""
+    """Return the Millrace modules to copy: pairs of a backend's name and a module's file."""
     found = []
     for folder in sorted(each for each in BACKENDS.iterdir() if (each / "__init__.py").exists()):
         backend = import_module(f"{__package__}.backends.{folder.name}")
@@ -133,7 +133,7 @@ def _publish(work: Path, target: Path) -> None:
 
 
 def _hash_contents(files: TritonFiles) -> str:
-    """Hash the wheel's files by path, size and time, and our own by their contents."""
+    """Return a digest of the wheel's files (path, size, time) and of Millrace's (contents)."""
     digest = hashlib.sha256()
     for part in (files.stub, files.python_backend / "libtriton_python.so"):
         status = part.stat()
@@ -146,8 +146,8 @@ def _hash_contents(files: TritonFiles) -> str:
 
 def _no_server(seen: str) -> WorkError:
     return WorkError(
-        "there is no Triton server to start on this machine",
+        "there is no usable Triton server on this machine",
         seen=seen,
         valid="Linux x86-64 with the wheel nvidia-pytriton, CPython 3.8 to 3.13",
-        hint="set MILLRACE_TRITON to the endpoints of a Triton server that runs elsewhere",
+        hint="set MILLRACE_TRITON to the endpoints of a Triton server on another machine",
     )

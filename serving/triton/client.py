@@ -1,4 +1,4 @@
-"""A gRPC client of one Triton server, whose errors tell the user what to do next."""
+"""A gRPC client of one Triton server. It translates Triton's errors into Millrace's, with hints."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,11 +38,11 @@ EMPTY_ID = "[request id: <id_unknown>] "
 TOKEN_HEADER = "millrace-token"
 """The HTTP header of an endpoint's token."""
 TOKEN_METADATA = f"triton-grpc-protocol-{TOKEN_HEADER}"
-"""The same header in gRPC, where Triton adds a prefix."""
+"""The gRPC metadata key of the token: Triton requires this prefix before the header."""
 
 
 class TritonClient:
-    """A connection to one server. Safe to use from several threads; not across a fork.
+    """A connection to one server. It is thread-safe, but must not be used across a fork.
 
     Args:
         endpoint: the server.
@@ -70,7 +70,7 @@ class TritonClient:
 
     @property
     def streams(self) -> StreamClient:
-        """A client of the server's streams, made at first use; let one thread make it."""
+        """The client for streaming models, made at first use, which only one thread may do."""
         if self._streams is None:
             self._streams = StreamClient(self.endpoint)
         return self._streams
@@ -83,12 +83,12 @@ class TritonClient:
             return False
 
     def index(self, seconds: float = CALL_SECONDS) -> tuple[LoadedModel, ...]:
-        """Return every model of the repository and every version that was loaded.
+        """Return the repository index: every model, and every version that was loaded.
 
         Args:
-            seconds: how long to wait for the answer.
+            seconds: the time limit for the answer.
         """
-        with self._translate_errors("the models cannot be listed"):
+        with self._translate_errors("Triton did not list its models"):
             response = self._grpc.get_model_repository_index(client_timeout=seconds)
         return tuple(
             LoadedModel(
@@ -101,21 +101,21 @@ class TritonClient:
         )
 
     def live_version(self, name: str) -> int | None:
-        """Return the version that answers a request which names none, or None."""
+        """Return the version that answers requests without a version; None if none is ready."""
         return live_version(self.index(), name)
 
     def load(self, name: str, timeout: float = LOAD_SECONDS) -> None:
-        """Load or reload a model by its `config.pbtxt`; loaded versions serve until it is done.
+        """Load or reload a model from its `config.pbtxt`; loaded versions serve until this is done.
 
         Raises:
-            WorkError: Triton refused it; the versions that were loaded still are.
+            WorkError: Triton refused the model. The versions that were loaded before still serve.
             TransientError: the server cannot be reached.
         """
         with self._translate_errors(f"Triton refused to load {name}", error_type=WorkError):
             self._grpc.load_model(name, client_timeout=timeout)
 
     def load_without_files(self, name: str, config: str) -> None:
-        """Load a model that is in no repository and has only a configuration, in JSON.
+        """Load a model that is not in the repository, from nothing but its configuration in JSON.
 
         Raises:
             As `load`.
@@ -125,7 +125,7 @@ class TritonClient:
             self._grpc.load_model(name, config=config, files=nothing, client_timeout=LOAD_SECONDS)
 
     def unload(self, name: str) -> None:
-        """Unload all versions of a model; requests in flight are answered."""
+        """Unload all versions of a model; Triton still answers the requests in flight."""
         with self._translate_errors(f"Triton refused to unload {name}", error_type=WorkError):
             self._grpc.unload_model(name, client_timeout=CALL_SECONDS)
 
@@ -142,13 +142,13 @@ class TritonClient:
 
         Args:
             name: the model.
-            inputs: an array for each input, the batch first.
-            version: a version, or None for the live one.
-            timeout: seconds.
-            probe: whether it is a health check, which a rollout does not count.
+            inputs: an array for each input, with the batch as first dimension.
+            version: a version number; None: the live version.
+            timeout: the time limit in seconds.
+            probe: whether the request is a health check, which a rollout does not count.
 
         Raises:
-            InputError: no such model, version or input, or a wrong shape or type.
+            InputError: the model, version or input does not exist, or a shape or type is wrong.
             TransientError: the server cannot be reached, the model is not loaded, or the request
                 timed out.
         """
@@ -160,14 +160,14 @@ class TritonClient:
     def labels(
         self, name: str, inputs: Mapping[str, Array], output: str, count: int, *, version: int
     ) -> dict[int, str]:
-        """Return the labels that Triton gives the columns of an output, by column.
+        """Return the class labels that Triton has for the columns of an output, by column index.
 
         Args:
             name: the model.
-            inputs: one row.
-            output: a tensor of numbers; for one of strings, Triton 2.51 would crash.
-            count: columns to request.
-            version: of the model.
+            inputs: an array of one row for each input.
+            output: an output of numbers; with an output of strings, Triton 2.51 crashes.
+            count: the number of columns to request.
+            version: the version of the model.
 
         Raises:
             As `predict`.
@@ -194,14 +194,14 @@ class TritonClient:
     def _prediction_error(
         self, error: InferenceServerException, name: str, version: int | None
     ) -> MillraceError:
-        """Translate the error of a prediction, and add what would have been valid."""
+        """Return the Millrace error for a failed prediction, with the valid inputs or models."""
         status = _status(error)
         what = f"the prediction of {name} failed"
         if status in ("UNAVAILABLE", "NOT_FOUND") and self.is_ready():
             return self._not_served_error(error, name, version)
         if status == "INVALID_ARGUMENT":
             return InputError(
-                f"the model {name} does not take this input",
+                f"the model {name} rejects this input",
                 seen=_clean_message(error.message()),
                 valid=self._inputs_of(name, version),
             )
@@ -231,7 +231,7 @@ class TritonClient:
                 f"version {version} of {name} is not loaded", seen=version, valid=list(ready)
             )
         return TransientError(
-            f"the model {name} is not loaded now",
+            f"the model {name} is not loaded at the moment",
             seen=_clean_message(error.message()),
             valid=", ".join(loaded) or "no model is loaded",
             hint="promote a version, then run: millrace release",
@@ -265,12 +265,14 @@ class TritonClient:
     ) -> InputError | WorkError:
         status, seen = _status(error), _clean_message(error.message())
         if status == "DEADLINE_EXCEEDED":
-            return TransientError(what, seen="no answer in time", hint="try again; see its load")
+            return TransientError(
+                what, seen="no answer in time", hint="try again; check the load of Triton"
+            )
         if status in ("UNAVAILABLE", "CANCELLED") and not self.is_ready():
             return TransientError(
                 what,
                 seen=f"no Triton answers at {self.endpoint.grpc}",
-                hint="start it with: millrace up; or set MILLRACE_TRITON to one that runs",
+                hint="start Triton with: millrace up; or set MILLRACE_TRITON to a running server",
             )
         if TOKEN_METADATA in seen:
             return error_type(what, seen=seen, hint=self._token_hint())
@@ -278,12 +280,12 @@ class TritonClient:
 
     def _token_hint(self) -> str:
         if self.endpoint.token:
-            return "it was started with another token: millrace down, then millrace up"
-        return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home that the server runs for"
+            return "Triton was started with another token; run: millrace down, then millrace up"
+        return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home folder of this Triton"
 
 
 def connect(endpoint: Endpoint) -> grpc.InferenceServerClient:
-    """Connect to a server; every call sends the endpoint's token, if it has one."""
+    """Connect to a server; every call sends the endpoint's token, if there is one."""
     client = grpc.InferenceServerClient(endpoint.grpc)
     if endpoint.token:
         client.register_plugin(
@@ -305,12 +307,12 @@ def to_input(name: str, array: Array) -> grpc.InferInput:
     """Return an array as one input of a request.
 
     Raises:
-        InputError: Triton has no type for the array's.
+        InputError: Triton has no datatype for the dtype of the array.
     """
     datatype = np_to_triton_dtype(array.dtype)
     if datatype is None:
         raise InputError(
-            f"the input {name} has a type that Triton does not have",
+            f"Triton does not support the dtype of the input {name}",
             seen=array.dtype,
             valid="bool, signed and unsigned integers, float16, float32, float64, str",
         )

@@ -1,7 +1,7 @@
-"""`python -m millrace.serving.triton.load_check FILE [OUTPUT…]`: run a graph on the rows on stdin.
+"""`python -m millrace.serving.triton.load_check FILE [OUTPUT…]`: run an ONNX file on rows.
 
-The rows are an npz file, and so are the answers on stdout, of the outputs in the arguments. Without
-outputs only the exit code matters.
+Stdin is an npz file with the rows. Stdout is an npz file with the outputs named in the arguments;
+without such names only the exit code matters.
 """
 
 import sys
@@ -12,7 +12,7 @@ import onnxruntime
 
 
 def main() -> None:
-    """Open the graph and run it once."""
+    """Open the ONNX file and run it once."""
     file, *outputs = sys.argv[1:]
     with np.load(BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as rows:
         inputs = {k: v.astype(object) if v.dtype.kind == "U" else v for k, v in rows.items()}
@@ -21,7 +21,7 @@ def main() -> None:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     existing = [node.name for node in session.get_outputs()]
-    requested = [name for name in outputs if name in existing]  # the caller sees which is missing
+    requested = [name for name in outputs if name in existing]  # the caller checks the rest
     answers = session.run(requested or None, inputs)
     if outputs:
         buffer = BytesIO()

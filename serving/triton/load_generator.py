@@ -1,4 +1,4 @@
-"""A closed-loop load generator: each client sends its next request after its last answer."""
+"""A closed-loop load generator: each client waits for an answer before its next request."""
 
 import asyncio
 import time
@@ -21,11 +21,13 @@ class LoadReport:
     """The result of a load run.
 
     Attributes:
-        requests: requests answered.
-        rows: rows answered.
-        seconds: from the first request to the last answer.
-        p50_ms: median latency, milliseconds; so p90_ms and p99_ms.
-        errors: requests that failed.
+        requests: number of requests answered.
+        rows: number of rows answered.
+        seconds: seconds from the first request to the last answer.
+        p50_ms: median latency in milliseconds.
+        p90_ms: 90th percentile of the latency, in milliseconds.
+        p99_ms: 99th percentile of the latency, in milliseconds.
+        errors: number of requests that failed.
     """
 
     requests: int
@@ -57,21 +59,21 @@ def measure(
 ) -> LoadReport:
     """Send the same request from a number of clients at once, and measure the latency.
 
-    All clients share one event loop and one connection. Do not call it from a running event loop.
+    All clients share one event loop and one connection. Do not call this from a running event loop.
 
     Args:
         endpoint: the server.
         model: a model that is loaded.
-        inputs: the request, the batch first.
-        clients: requests in flight at any time.
-        seconds: how long new requests are sent.
+        inputs: the arrays of the request by input name, with the batch as first dimension.
+        clients: the number of requests in flight at any time.
+        seconds: how long new requests are sent, in seconds.
 
     Raises:
         InputError: `clients` or `seconds` is not positive.
     """
     if clients < 1 or seconds <= 0:
         raise InputError(
-            "a load run needs clients and time",
+            "a load run needs at least one client and a duration above 0",
             seen=f"clients={clients}, seconds={seconds}",
             valid="positive numbers",
         )

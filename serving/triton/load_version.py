@@ -1,4 +1,4 @@
-"""Make one Triton server serve a version of a model, or unload a model."""
+"""Load a version of a model on one Triton server, or unload a model."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,18 +28,18 @@ def load_version(
 
     Args:
         model: the model.
-        version: the version that is to answer.
+        version: the version that is to answer requests.
         repository: the model repository, with the staged version.
         client: the server.
-        keep: versions to keep loaded beside it, all of them lower.
-        force_reload: whether to load it even if it is loaded by the server's index.
+        keep: versions to keep loaded beside the new one; all must have lower numbers.
+        force_reload: whether to load the version even if the server's index lists it as loaded.
 
     Raises:
         WorkError: Triton refused the version. The old configuration is restored, and the versions
-            that were loaded still serve.
+            that were loaded before still serve.
     """
     artifact = repository.artifact(model, version)
-    # one config.pbtxt describes all loaded versions, so an older one with another cannot stay
+    # One config.pbtxt describes all loaded versions, so a version that needs another cannot stay.
     kept = [each for each in keep if one_config_for(repository.artifact(model, each), artifact)]
     config = config_of(
         model,
@@ -57,15 +57,15 @@ def unload_model(model: str, client: TritonClient) -> None:
     """Unload a model, and wait until it no longer answers.
 
     Raises:
-        TransientError: it is still loaded after a minute.
+        TransientError: the model is still loaded after a minute.
     """
     client.unload(model)
     deadline = time.monotonic() + UNLOAD_SECONDS
     while ready_versions(client.index(), model):
         if time.monotonic() > deadline:
             raise TransientError(
-                f"Triton still serves {model} {UNLOAD_SECONDS:g} s after unload",
-                hint="requests in flight keep it; release again later",
+                f"Triton still serves {model} {UNLOAD_SECONDS:g} s after it was unloaded",
+                hint="requests in flight may keep it loaded; release again later",
             )
         time.sleep(POLL_SECONDS)
 
@@ -93,7 +93,7 @@ def _require_answer(model: str, version: int, client: TritonClient) -> None:
     ]
     raise WorkError(
         f"version {version} of {model} was loaded but does not answer",
-        seen=", ".join(reasons) or "it is not in Triton's index",
-        valid="READY, and the highest version that is",
-        hint=f"version {live} answers now; see Triton's log",
+        seen=", ".join(reasons) or "this version is not in Triton's index",
+        valid="the state READY, and the highest version number in that state",
+        hint=f"the version that answers now is {live}; read Triton's log",
     )

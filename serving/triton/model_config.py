@@ -1,10 +1,10 @@
 """`config.pbtxt`, written with Triton's own protobuf classes.
 
-It is the same file for NVIDIA's container and for the embedded server: the backend is called
-`onnxruntime` in both, and its parameters have the C++ backend's names. The one for text is in
-Python in both.
+NVIDIA's container and the embedded server use the same file, because the backend is called
+`onnxruntime` in both and has the parameter names of the C++ backend. The backend for text models
+is Python-based in both.
 
-The parameters of its TensorRT accelerator:
+The parameters of the TensorRT accelerator are described at
 https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization
 """
 
@@ -25,13 +25,13 @@ TEXT_BACKEND = "text_onnxruntime"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output.
+    """One input or output of a model.
 
     Attributes:
-        name: its name in the graph.
-        elem_type: `onnx.TensorProto.DataType`.
-        shape: every dimension, the batch included; -1 where it is dynamic.
-        batch_symbol: the name of a dynamic first dimension, if it has one.
+        name: the tensor's name in the ONNX graph.
+        elem_type: the tensor's `onnx.TensorProto.DataType`.
+        shape: every dimension, including the batch; -1 for a dynamic dimension.
+        batch_symbol: the symbolic name of a dynamic first dimension; empty without one.
     """
 
     name: str
@@ -44,7 +44,7 @@ class TensorSpec:
 class Signature:
     """The inputs and outputs of a model, in order, and the backend that serves it.
 
-    They are the graph's own, unless a step of another backend comes before it.
+    They are those of the ONNX graph, unless the backend runs a step before it, such as a tokenizer.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -53,14 +53,14 @@ class Signature:
 
     @property
     def batches(self) -> bool:
-        """Whether requests may be concatenated: every first dimension is dynamic, and one batch."""
+        """Whether requests can be batched: every first dimension is the same dynamic batch."""
         symbols = {spec.batch_symbol for spec in self.inputs if spec.batch_symbol}
         specs = self.inputs + self.outputs
         return len(symbols) <= 1 and all(spec.shape[:1] == (DYNAMIC,) for spec in specs)
 
     @property
     def served(self) -> tuple[object, ...]:
-        """What one `config.pbtxt` must agree on: two versions can be loaded together if equal."""
+        """What one `config.pbtxt` fixes; versions can be loaded together if this is equal."""
         tensors = (
             frozenset((spec.name, spec.elem_type, spec.shape) for spec in specs)
             for specs in (self.inputs, self.outputs)
@@ -69,10 +69,11 @@ class Signature:
 
 
 def accelerators_of(spec: AcceleratorSpec) -> pb.ModelOptimizationPolicy:
-    """Return the part of `config.pbtxt` that asks for the accelerator.
+    """Return the part of `config.pbtxt` that enables the accelerator.
 
-    The cache of engines stays off: ONNX Runtime knows an engine by the names in its graph and not
-    by the weights, so one version would answer by the weights of another. That of timings is safe.
+    The engine cache stays off because ONNX Runtime identifies an engine by the names in its graph,
+    not by the weights, so one version could answer with the weights of another. The timing cache is
+    safe.
     """
     parameters = {
         "precision_mode": spec.precision_mode,
@@ -109,12 +110,12 @@ KINDS = {"cpu": pb.ModelInstanceGroup.KIND_CPU, "gpu": pb.ModelInstanceGroup.KIN
 
 
 def latest(count: int = 1) -> pb.ModelVersionPolicy:
-    """Serve the `count` highest version numbers on disk."""
+    """Return the policy to serve the `count` highest version numbers on disk."""
     return pb.ModelVersionPolicy(latest=pb.ModelVersionPolicy.Latest(num_versions=count))
 
 
 def specific(versions: Collection[int]) -> pb.ModelVersionPolicy:
-    """Serve these versions; a request that names none gets the highest of them."""
+    """Return the policy to serve these versions; the highest answers requests without a version."""
     return pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=sorted(versions)))
 
 
@@ -130,20 +131,21 @@ def model_config(
 ) -> pb.ModelConfig:
     """Return the configuration of a model.
 
-    A graph whose first dimensions are not one dynamic batch is served as it is, `max_batch_size` 0.
+    A model whose first dimensions are not the same dynamic batch gets `max_batch_size` 0: Triton
+    does not batch its requests.
 
     Args:
-        name: the model, which is also its folder.
-        signature: inputs and outputs as the graph declares them.
-        serving: batching, instances and threads, and where they run.
+        name: the model's name, which is also its folder.
+        signature: the inputs and outputs of the model.
+        serving: the settings of batching, instances, threads and device.
         version_policy: `latest(n)` or `specific(versions)`.
-        labels: class names; set on the outputs that have as many elements.
-        dynamic_batching: merge requests that wait into one execution.
-        parameters: more parameters of the onnxruntime backend, by its own names.
+        labels: class names; set on the outputs that have one element per label.
+        dynamic_batching: whether to merge waiting requests into one execution.
+        parameters: further parameters of the onnxruntime backend, by the backend's names.
 
     Raises:
-        InputError: a tensor has a type that Triton cannot serve, or a dynamic dimension that the
-            accelerator cannot.
+        InputError: Triton cannot serve a tensor's type, or the accelerator cannot serve a dynamic
+            dimension.
     """
     size = serving.max_batch_size if signature.batches else 0
     config = pb.ModelConfig(
@@ -173,7 +175,7 @@ def model_config(
 
 
 def loaded_anew() -> dict[str, str]:
-    """Return a parameter that differs each time: Triton loads only a changed configuration."""
+    """Return a parameter that differs each time, because Triton reloads only a changed config."""
     return {"loaded_anew": f"{time.time():.3f}"}
 
 
@@ -186,7 +188,7 @@ def from_text(text: str) -> pb.ModelConfig:
     """Parse the contents of a `config.pbtxt`.
 
     Raises:
-        WorkError: it is not a model configuration.
+        WorkError: the text is not a model configuration.
     """
     try:
         return text_format.Parse(text, pb.ModelConfig())
@@ -200,7 +202,7 @@ def from_text(text: str) -> pb.ModelConfig:
 
 
 def _dims(spec: TensorSpec, size: int) -> tuple[int, ...]:
-    """Return the shape without the batch."""
+    """Return the shape without the batch dimension, which only a batched model (`size` > 0) has."""
     return spec.shape[1:] if size else spec.shape
 
 
@@ -210,7 +212,7 @@ def _type(spec: TensorSpec) -> int:
             f"the tensor {spec.name!r} cannot be served",
             seen=TensorProto.DataType.Name(spec.elem_type),
             valid=", ".join(TensorProto.DataType.Name(known) for known in TYPES),
-            hint="cast it inside the model",
+            hint="cast it to a valid type inside the model",
         )
     return TYPES[spec.elem_type]
 
@@ -218,7 +220,7 @@ def _type(spec: TensorSpec) -> int:
 def _input(spec: TensorSpec, size: int) -> pb.ModelInput:
     dims = _dims(spec, size)
     tensor = pb.ModelInput(name=spec.name, data_type=_type(spec), dims=dims or (1,))
-    if not dims:  # Triton has no empty dims: one element for the client, none for the backend
+    if not dims:  # Triton has no empty dims: clients see [1], which is reshaped to []
         tensor.reshape.CopyFrom(pb.ModelTensorReshape())
     return tensor
 
@@ -234,25 +236,26 @@ def _output(spec: TensorSpec, size: int, labels: Sequence[str]) -> pb.ModelOutpu
 
 
 def _require_fixed_rows(signature: Signature, size: int) -> None:
-    """Raise if a dimension beside the batch is dynamic: no warm-up can build its engines.
+    """Raise an error if a dimension other than the batch is dynamic.
 
-    They would be built in traffic, again at each size outside those that were seen.
+    No warm-up could build all TensorRT engines of such a model. They would be built while requests
+    wait, again at each size outside the range seen so far.
     """
     for spec in signature.inputs:
         if signature.backend == TEXT_BACKEND or DYNAMIC in _dims(spec, size):
             raise InputError(
                 "serving.accelerator cannot serve this model",
                 seen=f"{spec.name} {list(spec.shape)}",
-                valid="a graph whose one dynamic dimension is the batch",
-                hint="serve it without serving.accelerator",
+                valid="an ONNX graph whose only dynamic dimension is the batch",
+                hint="remove serving.accelerator",
             )
 
 
 def _warmups(signature: Signature, size: int) -> list[pb.ModelWarmup]:
-    """Warm up with zeros, one row and a full batch, where the graph fixes every other dimension.
+    """Return warm-ups with zeros, of one row and of a full batch; none with dynamic dimensions.
 
-    A dynamic dimension has no safe value: a picture of one pixel may not pass the pooling, and the
-    version would be refused.
+    Beside the batch, a dynamic dimension has no safe value: for example, an image of one pixel may
+    fail in a pooling layer, and Triton would refuse the version.
     """
     if any(DYNAMIC in _dims(spec, size) for spec in signature.inputs):
         return []

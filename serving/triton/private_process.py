@@ -1,17 +1,18 @@
-"""Start a program with arguments and files that no other user of this machine can read.
+"""Start a program whose arguments and files no other user of this machine can read.
 
     python private_process.py FOLDER PROGRAM ARGUMENT...
 
-An argument `@NAME` stands for the value of the environment variable NAME. Every user can read the
-arguments of every process in `/proc/PID/cmdline`, as soon as it exists; only the process's own user
-can read its environment. The kernel shows one range of the new process's memory as its arguments,
-while the process itself reads them through pointers. So the process is stopped after `execve`,
-before its first instruction, and the pointer of each such argument is set to the value in its
-environment: the range keeps `@NAME`.
+The program gets the value of the environment variable NAME instead of an argument `@NAME`. Every
+user can read the arguments of every process in `/proc/PID/cmdline` as soon as the process exists;
+only the process's own user can read its environment. The kernel shows one range of the process's
+memory as its arguments, while the program reads its arguments through pointers. So a helper
+process, the tracer, stops the program after `execve`, before its first instruction. The tracer sets
+the pointer of each `@NAME` to the value in the environment; the public range still shows `@NAME`.
+Then the tracer ends.
 
-A helper process, the tracer, stops it and then ends. Where the kernel does not allow tracing, the
-arguments are public, with a warning on stderr. A program whose memory is not as expected is killed.
-This file needs the standard library only, and starts within milliseconds.
+If the kernel does not allow tracing, the arguments are public, with a warning on stderr. A program
+whose memory layout is not as expected is killed. This file needs only the standard library, and
+starts within milliseconds.
 """
 
 import ctypes
@@ -22,8 +23,11 @@ import struct
 import sys
 
 STACK_BYTES = 512 * 2**20
-"""Triton 2.51 copies the body of an HTTP request to the stack of a thread, at twice its size: with
-the default of 8 MiB a body of 5 MB crashes the server. The unused part of a stack takes no memory.
+"""Stack limit of the program.
+
+Triton 2.51 copies the body of an HTTP request to the stack of a thread, at twice the body's size.
+With the default limit of 8 MiB, a body of 5 MB crashes the server. The unused part of a stack uses
+no memory.
 """
 
 PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE = 7, 17, 0x4206
@@ -31,10 +35,10 @@ TRACE_EXEC, EXIT_KILL = 0x10, 0x100000
 EVENT_EXEC, EVENT_STOP = 4, 128
 WAIT_ALL = 0x40000000
 PR_SET_PTRACER = 0x59616D61
-NO_TRACING = "warning: this kernel allows no tracing: other users can read Triton's token in `ps`\n"
+NO_TRACING = "warning: the kernel forbids tracing, so other users can read Triton's token in `ps`\n"
 
 
-NO_SECCOMP = "warning: this kernel filters no calls: other users can read requests in /dev/shm\n"
+NO_SECCOMP = "warning: the kernel forbids seccomp, so other users can read requests in /dev/shm\n"
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 X86_64, FCHMOD = 0xC000003E, 91
 _LOAD, _EQUAL, _ANY, _RETURN = 0x20, 0x15, 0x45, 0x06
@@ -42,14 +46,14 @@ _ALLOW, _DO_NOTHING = 0x7FFF0000, 0x00050000
 FCHMOD_FILTER = (
     (_LOAD, 0, 0, 4),  # the architecture
     (_EQUAL, 0, 5, X86_64),
-    (_LOAD, 0, 0, 0),  # the number of the call
+    (_LOAD, 0, 0, 0),  # the system call number
     (_EQUAL, 0, 3, FCHMOD),
-    (_LOAD, 0, 0, 24),  # its second argument, the mode
+    (_LOAD, 0, 0, 24),  # the second argument of the call, the mode
     (_ANY, 0, 1, 0o077),
     (_RETURN, 0, 0, _DO_NOTHING),
     (_RETURN, 0, 0, _ALLOW),
 )
-"""A filter of seccomp(2): code, instructions to skip if true and if false, and a number."""
+"""A seccomp(2) filter; each row: code, instructions to skip if true, and if false, operand."""
 
 
 class SockFilter(ctypes.Structure):
@@ -70,11 +74,11 @@ class SockProgram(ctypes.Structure):
 
 
 class LayoutError(Exception):
-    """The memory of the new process is not as the kernel lays it out."""
+    """The memory of the new process does not have the expected layout."""
 
 
 def main(folder: str, argv: list[str]) -> None:
-    """Become the program; never returns."""
+    """Replace this process by the program; never returns."""
     os.chdir(folder)
     _keep_files_private()
     _raise_stack_limit()
@@ -92,11 +96,11 @@ def _is_private(argument: str) -> bool:
 
 
 def _keep_files_private() -> None:
-    """Keep the program's files private, among them its backends' memory in `/dev/shm`.
+    """Keep the program's files private, including the shared memory of its backends in `/dev/shm`.
 
-    That memory holds the requests of clients, and Boost makes it readable for all by `fchmod`,
-    whatever the umask is. So a seccomp filter makes every `fchmod` that would open a file to others
-    do nothing.
+    That memory contains clients' requests. Boost makes it readable to all users by `fchmod`,
+    regardless of the umask. So a seccomp filter turns every `fchmod` that would open a file to
+    other users into a no-op.
     """
     os.umask(0o077)
     filters = (SockFilter * len(FCHMOD_FILTER))(*(SockFilter(*each) for each in FCHMOD_FILTER))
@@ -116,11 +120,11 @@ def _raise_stack_limit() -> None:
 
 
 def _start_tracer(argv: list[str]) -> bool:
-    """Start the tracer of this process, and return whether the kernel lets it trace."""
+    """Start the tracer of this process, and return whether the kernel allows the tracing."""
     from_tracer_read, from_tracer_write = os.pipe()
     to_tracer_read, to_tracer_write = os.pipe()
     middle = os.fork()
-    if middle == 0:  # the tracer is no child of the program, which would not reap it
+    if middle == 0:  # so the tracer is no child of the program, which would not reap it
         tracer = os.fork()
         if tracer == 0:
             os.close(to_tracer_write)
@@ -131,7 +135,7 @@ def _start_tracer(argv: list[str]) -> bool:
     os.close(to_tracer_read)
     os.waitpid(middle, 0)
     number = os.read(from_tracer_read, 15)
-    _libc().prctl(PR_SET_PTRACER, int(number), 0, 0, 0)  # needed with Yama only
+    _libc().prctl(PR_SET_PTRACER, int(number), 0, 0, 0)  # only needed with Yama
     os.write(to_tracer_write, b"%15d" % os.getpid())
     os.close(to_tracer_write)
     allowed = os.read(from_tracer_read, 1) == b"+"
@@ -140,7 +144,7 @@ def _start_tracer(argv: list[str]) -> bool:
 
 
 def _run_tracer(number: bytes, report: int, argv: list[str]) -> int:
-    """Wait until the process becomes the program, replace its pointers, and detach."""
+    """Wait until the process runs the program, replace the pointers to arguments, and detach."""
     pid = int(number)
     if _ptrace(PTRACE_SEIZE, pid, 0, TRACE_EXEC | EXIT_KILL) != 0:
         os.write(report, b"-")
@@ -156,7 +160,7 @@ def _run_tracer(number: bytes, report: int, argv: list[str]) -> int:
             try:
                 _replace_pointers(pid, argv)
             except (LayoutError, OSError) as error:
-                sys.stderr.write(f"error: the arguments cannot be kept private: {error}\n")
+                sys.stderr.write(f"error: Triton's arguments cannot be kept private: {error}\n")
                 sys.stderr.flush()
                 os.kill(pid, signal.SIGKILL)
                 return 1
@@ -167,13 +171,13 @@ def _run_tracer(number: bytes, report: int, argv: list[str]) -> int:
 
 def _replace_pointers(pid: int, argv: list[str]) -> None:
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-        fields = file.read().rpartition(b")")[2].split()  # from field 3 on, see proc(5)
+        fields = file.read().rpartition(b")")[2].split()  # fields from number 3 on, see proc(5)
     stack, environment, end = (int(fields[number - 3]) for number in (28, 50, 51))
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
     try:
         (count,) = struct.unpack("=Q", os.pread(memory, 8, stack))
         if count != len(argv):
-            raise LayoutError(f"{count} arguments where {len(argv)} were given")
+            raise LayoutError(f"the process has {count} arguments, but {len(argv)} were given")
         pointers = struct.unpack(f"={count}Q", os.pread(memory, 8 * count, stack + 8))
         variables = os.pread(memory, end - environment, environment)
         for number, argument in enumerate(argv):
@@ -188,14 +192,14 @@ def _replace_pointers(pid: int, argv: list[str]) -> None:
 def _require_argument(memory: int, pointer: int, argument: str) -> None:
     wanted = argument.encode() + b"\0"
     if os.pread(memory, len(wanted), pointer) != wanted:
-        raise LayoutError(f"{argument} is not where it should be")
+        raise LayoutError(f"the argument {argument} is not at its expected address")
 
 
 def _find_value(variables: bytes, name: str) -> int:
-    """Return where in the environment the value of a variable begins."""
+    """Return the offset at which the value of a variable begins in the environment."""
     at = (b"\0" + variables).find(b"\0" + name.encode() + b"=")
     if at < 0:
-        raise LayoutError(f"there is no variable {name}")
+        raise LayoutError(f"the environment has no variable {name}")
     return at + len(name) + 1
 
 

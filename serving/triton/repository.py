@@ -4,8 +4,8 @@
     MODEL/labels.txt
     MODEL/<version>/         see `serving/triton/version_folder.py`
 
-MLflow version N is Triton version N. A version folder is published by one rename and never changes:
-if it did while Triton loads it, Triton could load half a model.
+MLflow version N is Triton version N. A version folder is published by one rename and never changes,
+because Triton could load half a model if the folder changed meanwhile.
 """
 
 import fcntl
@@ -47,30 +47,32 @@ class SavedConfig:
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository and the folder, on the same filesystem, where versions are staged."""
+    """A model repository, and the folder on the same filesystem where versions are staged."""
 
     root: Path
     staging: Path
 
     def versions(self, model: str | None = None) -> dict[str, tuple[int, ...]]:
-        """Return the models on disk and their versions, ascending.
+        """Return the models on disk and their versions, in ascending order.
 
         Args:
-            model: this model and its helper models; None for all.
+            model: return only this model and its helper models; None: all models.
         """
         found: dict[str, tuple[int, ...]] = {}
         for folder in sorted(self.root.iterdir()):
             ours = NAME.fullmatch(folder.name) and model in (None, owner_of(folder.name))
             if ours and folder.is_dir():
-                with suppress(FileNotFoundError):  # a helper model, removed meanwhile
+                with suppress(FileNotFoundError):  # a helper model that was removed meanwhile
                     found[folder.name] = tuple(sorted(_versions_in(folder)))
         return found
 
     def digests(self, model: str | None = None) -> dict[str, dict[int, str]]:
-        """Return the models on disk, and the digest of each version whose folder is whole.
+        """Return the models on disk, and the recorded digest of each version.
+
+        Versions with an unreadable `version.json` are left out.
 
         Args:
-            model: this model and its helper models; None for all.
+            model: return only this model and its helper models; None: all models.
         """
         found: dict[str, dict[int, str]] = {}
         for name, versions in self.versions(model).items():
@@ -81,7 +83,7 @@ class Repository:
         return found
 
     def artifact(self, model: str, version: int) -> Artifact:
-        """Return the files of a staged version, and what belongs to them.
+        """Return the files and the settings of a staged version.
 
         Raises:
             WorkError: the version is not staged, or its folder is damaged.
@@ -92,8 +94,10 @@ class Repository:
         """Publish a version folder by one rename; return False if it already existed.
 
         Raises:
-            InputError, TransientError: the files cannot be served or copied.
-            WorkError: the digest is not the expected one, or the version exists with another.
+            InputError: Triton cannot serve the files.
+            TransientError: the files cannot be copied.
+            WorkError: the digest of the files is not the registered one, or the version exists with
+                other contents.
         """
         target = self._version(model, version)
         if target.exists() and not self.is_whole(model, version):
@@ -122,7 +126,7 @@ class Repository:
         return True
 
     def is_whole(self, model: str, version: int) -> bool:
-        """Whether a version's files are unchanged since it was staged; reads all of them."""
+        """Whether a version's files are unchanged since it was staged. Reads all files."""
         folder = self._version(model, version)
         if not is_whole(folder):
             return False
@@ -135,7 +139,7 @@ class Repository:
     def remove(self, model: str, version: int) -> bool:
         """Remove a version folder by one rename; return False if there was none.
 
-        No server may have the version loaded.
+        The version must not be loaded on any server.
         """
         return self._remove(self._version(model, version))
 
@@ -162,14 +166,14 @@ class Repository:
         return True
 
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
-        """Replace a model's `config.pbtxt` and `labels.txt`, each atomically."""
+        """Write a model's `config.pbtxt` and `labels.txt`, replacing each file atomically."""
         text = "".join(f"{one_line(label)}\n" for label in labels)
         self.restore(
             config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
         )
 
     def saved_config(self, model: str) -> SavedConfig:
-        """Read a model's configuration files, to `restore` them later."""
+        """Return the contents of a model's configuration files, to `restore` them later."""
         folder = self._model(model)
         return SavedConfig(*(_bytes_or_none(folder / name) for name in ("config.pbtxt", LABELS)))
 
@@ -177,7 +181,7 @@ class Repository:
         """Write a model's configuration files as they were saved."""
         folder = self._model(model)
         folder.mkdir(mode=0o750, exist_ok=True)
-        # labels first: the config names their file
+        # labels first, because the config names their file
         for name, content in ((LABELS, saved.labels), ("config.pbtxt", saved.config)):
             if content is None:
                 (folder / name).unlink(missing_ok=True)
@@ -195,11 +199,13 @@ class Repository:
 
     @contextmanager
     def exclusive(self, model: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of a model's releases on this machine, and yield whether it is held.
+        """Lock a model's releases on this machine for the length of the block.
+
+        Yields whether the lock was acquired; always True if `wait`.
 
         Args:
-            model: the model; any name of the registry.
-            wait: whether to wait for the lock; else it may not be held.
+            model: the model's name in the registry.
+            wait: whether to wait until another process releases the lock.
         """
         name = hashlib.sha256(model.encode()).hexdigest()[:32]
         with self._lock(f"release-{name}.lock", wait=wait) as is_locked:
@@ -207,7 +213,7 @@ class Repository:
 
     @contextmanager
     def probing(self) -> Iterator[None]:
-        """Hold the lock of trials on this machine: one at a time, as they measure latency."""
+        """Lock trials on this machine. One runs at a time because each measures latency."""
         with self._lock("probing.lock"):
             yield
 
@@ -224,7 +230,7 @@ class Repository:
     def _model(self, model: str) -> Path:
         if not NAME.fullmatch(model):
             raise InputError(
-                "the name of a model cannot be the name of a folder",
+                "the name of the model cannot be the name of a folder",
                 seen=repr(model),
                 valid="letters, digits, '.', '_' and '-', a letter or a digit first",
                 hint="register the model by another name",
@@ -245,13 +251,13 @@ class Repository:
                 f"version {version} of {model} is in the model repository with other contents",
                 seen=found,
                 valid=artifact.contents,
-                hint="a version never changes: register the new file as a new version, or remove "
+                hint="a version never changes: register the changed files as a new one, or remove "
                 f"{folder} if it was put there by hand",
             )
 
 
 def one_line(label: str) -> str:
-    """Return a label as Triton returns it to clients: a line of `labels.txt`."""
+    """Return a label as one line of `labels.txt`, which is what Triton returns to clients."""
     return " ".join(label.splitlines())
 
 

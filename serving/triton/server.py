@@ -1,8 +1,8 @@
 """Start the embedded Triton server: its command line, and a context manager that runs it.
 
-Its HTTP and its metrics are on Unix sockets in MILLRACE_HOME, which other users cannot open; the
-guard listens on their public ports (`millrace.serving.guard`). Its gRPC is public, and requires a
-token for all that changes the server.
+Triton's HTTP and metrics are on Unix sockets in MILLRACE_HOME, which other users cannot open. The
+guard listens on the public ports of both (`millrace.serving.guard`). Triton's gRPC port is public,
+and all calls that change the server require a token.
 """
 
 import hashlib
@@ -37,28 +37,28 @@ LAUNCHER = Path(__file__).with_name("private_process.py")
 TOKEN_VARIABLE = "MILLRACE_TRITON_GRPC_RULE"
 OPEN_TOKEN_VARIABLE = "MILLRACE_TRITON_HTTP_RULE"
 RESTRICTED = "model-repository,shared-memory,trace,logging"
-"""Triton's names of the protocols that change the server; a loaded model may contain code."""
+"""Triton's names of the protocols that change the server, such as loading a model with code."""
 
 
 def command(
     installation: Installation, endpoint: Endpoint, *, guarded: bool = True
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments and the environment of a server, for any supervisor to start.
+    """Return the arguments and the environment of a server, for a supervisor that starts it.
 
-    The models on disk are not loaded: a release loads the champions. The environment is complete
-    and has none of the caller's variables, so no other secret reaches the server. The endpoint's
-    token does: Triton takes it as an argument only, which `private_process` hides from other users.
-    Whoever has the token may change what is served; requests, metadata, health and statistics need
-    none.
+    The server starts without models; a release loads the champions. The environment is complete and
+    has none of the caller's variables, so the only secret that reaches the server is the endpoint's
+    token. Triton accepts the token only as an argument, which `private_process` hides from other
+    users. Clients with the token may change what is served; requests, metadata, health and
+    statistics need no token.
 
     Args:
-        installation: a prepared home.
-        endpoint: the public addresses.
-        guarded: whether the guard listens on the ports of HTTP and metrics; else Triton does.
+        installation: a prepared home folder.
+        endpoint: the public address and ports.
+        guarded: whether the guard listens on the public HTTP and metrics ports; False: Triton does.
 
     Raises:
-        InputError: the endpoint is not on loopback; this Triton is old and must not be public.
-        WorkError: there is no Triton on this machine.
+        InputError: the endpoint is not on loopback. This Triton is old and must not be public.
+        WorkError: Triton is not installed.
     """
     _require_loopback(endpoint)
     prefix = _shared_memory_prefix(installation, endpoint)
@@ -88,14 +88,14 @@ def command(
 
 
 def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
-    """Return the flags that require the token, by the variables that keep them private."""
+    """Return the flags that require the token, by the environment variables that pass them."""
     rule = f"{RESTRICTED}:{TOKEN_HEADER}={token}"
     rules = {TOKEN_VARIABLE: f"--grpc-restricted-protocol={rule}"}
     return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
 
 
 def log_file(installation: Installation, endpoint: Endpoint) -> Path:
-    """Return the path of a server's log."""
+    """Return the path of a server's log file."""
     return installation.logs / f"triton-{endpoint.grpc_port}.log"
 
 
@@ -110,19 +110,18 @@ def running(
 ) -> Iterator[TritonClient]:
     """Run a server and its guard for the length of the block, and yield a client of the server.
 
-    Afterwards both, the server's stub processes and its shared memory are gone.
+    Afterwards the server, its stub processes, its shared memory and the guard are gone.
 
     Args:
-        installation: a prepared home.
-        endpoint: where to listen.
-        extra_environment: variables to add, such as `CUDA_VISIBLE_DEVICES`.
-        deadline: seconds in which it must be ready.
-        guarded: whether the guard is before its HTTP; see `command`.
+        installation: a prepared home folder.
+        endpoint: the public address and ports.
+        extra_environment: environment variables to add, such as `CUDA_VISIBLE_DEVICES`.
+        deadline: seconds within which the server must be ready.
+        guarded: whether to run the guard in front of Triton's HTTP and metrics; see `command`.
 
     Raises:
         InputError: the endpoint is not on loopback.
-        WorkError: there is no Triton on this machine, a port is taken, or the server did not become
-            ready.
+        WorkError: Triton is not installed, a port is in use, or the server did not become ready.
     """
     argv, environment = command(installation, endpoint, guarded=guarded)
     _require_free_ports(endpoint)
@@ -136,7 +135,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only us, and we stop the server
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the server
         )
     try:
         with TritonClient(endpoint) as client, ExitStack() as stack:
@@ -151,7 +150,7 @@ def running(
 
 
 def clean_up(installation: Installation, endpoint: Endpoint) -> None:
-    """Remove the shared memory and the sockets of a killed server; none may run at `endpoint`."""
+    """Remove a killed server's shared memory and sockets; no server may run at `endpoint`."""
     for path in (sockets.http_socket(endpoint), sockets.metrics_socket(endpoint)):
         (installation.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
@@ -160,7 +159,7 @@ def clean_up(installation: Installation, endpoint: Endpoint) -> None:
 
 
 def _shared_memory_prefix(installation: Installation, endpoint: Endpoint) -> str:
-    """Return a name that is unique on this machine, and the same for the next server here."""
+    """Return a prefix that is unique per home and port, and the same after a restart."""
     home = hashlib.sha256(str(installation.home.resolve()).encode()).hexdigest()[:8]
     return f"millrace_{home}_{endpoint.grpc_port}_"
 
@@ -172,10 +171,10 @@ def _require_loopback(endpoint: Endpoint) -> None:
         loopback = endpoint.host == "localhost"
     if not loopback:
         raise InputError(
-            "the embedded Triton serves this machine only",
+            "the embedded Triton can only listen on this machine's loopback address",
             seen=endpoint.host,
             valid="127.0.0.1",
-            hint="run NVIDIA's container on the other host and name it in MILLRACE_TRITON",
+            hint="for another host, run NVIDIA's container there and set MILLRACE_TRITON to it",
         )
 
 
@@ -198,7 +197,7 @@ def _require_free_ports(endpoint: Endpoint) -> None:
                     f"Triton cannot listen on port {port} of {endpoint.host}",
                     seen=error.strerror,
                     valid="a free port",
-                    hint=f"stop what listens there, or set {setting} to another port",
+                    hint=f"stop the process that listens there, or set {setting} to another port",
                 ) from error
 
 
@@ -210,7 +209,7 @@ def _wait_until_ready(
     seconds: float,
 ) -> None:
     deadline = time.monotonic() + seconds
-    # gRPC waits a second after a refused connection, so the port is tried first
+    # the port is tried first because gRPC waits a second after a refused connection
     while not (
         _is_port_open(client.endpoint, client.endpoint.grpc_port)
         and client.is_ready()
@@ -223,13 +222,13 @@ def _wait_until_ready(
                 if ended
                 else f"Triton was not ready after {seconds:g} s",
                 seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
-                hint=f"read the whole log, {log}",
+                hint=f"read the whole log: {log}",
             )
         time.sleep(POLL_SECONDS)
 
 
 def _is_http_ready(endpoint: Endpoint, http_socket: Path | None) -> bool:
-    """Whether HTTP is ready too, which Triton opens after gRPC."""
+    """Whether HTTP is ready, which Triton opens after gRPC."""
     if http_socket is None:
         return _is_port_open(endpoint, endpoint.http_port)
     return sockets.socket_answers(http_socket, "/v2/health/live")
@@ -244,7 +243,7 @@ def _is_port_open(endpoint: Endpoint, port: int) -> bool:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the server, and kill it and its stubs if they do not end in time."""
+    """Terminate the server; kill the server and its stub processes if they do not end in time."""
     stubs: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         stubs = psutil.Process(process.pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""The configuration of a version for Triton, whatever kind of model it is."""
+"""Triton's configuration of a version of any kind of model."""
 
 from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from millrace.serving.triton.version_folder import Artifact
 
 
 class TritonKind(Protocol):
-    """How Triton serves a kind of model."""
+    """How Triton serves one kind of model: its configuration, checks and files."""
 
     def config(
         self,
@@ -26,37 +26,37 @@ class TritonKind(Protocol):
         ...
 
     def check(self, artifact: Artifact) -> None:
-        """Raise InputError if a version is nothing that Triton can serve."""
+        """Raise InputError if Triton cannot serve the version."""
         ...
 
     def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
-        """Return what the backend reads beside the model's files, by name.
+        """Return the contents of the additional files that the backend reads, by file name.
 
         Args:
             artifact: the version.
-            folder: where it is published, as the server sees it.
+            folder: the folder of the published version, as the server sees it.
         """
         ...
 
     def reserved_names(self, artifact: Artifact) -> Collection[str]:
-        """Return the names of `backend_files`, which no file of the model may have."""
+        """Return the names of `backend_files`, which are not allowed for files of the model."""
         ...
 
     def special_backend(self, artifact: Artifact) -> str | None:
-        """Return the backend that not every Triton has; None where every one serves the version."""
+        """Return the backend that a Triton server may lack; None if every Triton has it."""
         ...
 
     def interface(self, artifact: Artifact) -> Hashable:
-        """Return what one `config.pbtxt` must agree on: equal versions can be loaded together."""
+        """Return what one `config.pbtxt` fixes; versions can be loaded together if it is equal."""
         ...
 
     def signature(self, artifact: Artifact) -> Signature | None:
-        """Return inputs and outputs of a version; None if it answers in streams."""
+        """Return the inputs and outputs of a version; None if the version answers in streams."""
         ...
 
 
 def triton_kind(artifact: Artifact) -> TritonKind:
-    """Return what Triton has to know of a version's kind."""
+    """Return how Triton serves the version's kind of model."""
     found: TritonKind = load_object(kind_named(artifact.kind).triton)()
     return found
 
@@ -71,13 +71,13 @@ def config_of(
     """Return the configuration of a model that serves a version.
 
     Args:
-        name: the model, which is also its folder.
+        name: the model's name, which is also its folder.
         artifact: the version.
         version_policy: `millrace.serving.triton.model_config.latest(n)` or `specific(versions)`.
-        parameters: more parameters of its backend.
+        parameters: further parameters of the model's backend.
 
     Raises:
-        InputError: it is nothing that Triton can serve.
+        InputError: Triton cannot serve the version.
     """
     kind = triton_kind(artifact)
     return kind.config(name, artifact, version_policy=version_policy, parameters=parameters)

@@ -1,10 +1,10 @@
-"""A version's folder in Triton's model repository: what is in it, written once and read.
+"""A version's folder in Triton's model repository. It is written once, and then only read.
 
-model.onnx       of a model that is one graph; a language model has a variant's files instead
-tokenizer.json   of a graph that reads text
-features.json    what a request to a graph may hold, of one that reads columns
-draft/           files of the smaller model that drafts tokens for a language model
-version.json     what this version is; Triton does not read it
+model.onnx       the ONNX graph; a language model has the files of an exported variant instead
+tokenizer.json   the tokenizer of a text model
+features.json    the rules for requests to a model with column inputs
+draft/           the files of the smaller model that drafts tokens for a language model
+version.json     the card: digests, kind, labels and settings; Triton does not read it
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from millrace.models.registry.version_files import NAME
 
 ONNX, TOKENIZER, RULES, CARD = ONNX_FILE, "tokenizer.json", "features.json", "version.json"
 DRAFT = "draft"
-"""Folder of a draft's files, beside the model's."""
+"""Name of the folder of a draft model's files, in the version's folder."""
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A registered version that drafts for another one.
+    """A registered version that drafts tokens for another version (speculative decoding).
 
     Attributes:
-        name: which version, NAME/VERSION.
-        files: its files, by their names in the folder `draft`.
-        sha256: their digest in the registry, see `digest_of_model`.
+        name: the draft's version, as NAME/VERSION.
+        files: the draft's files, by their names in the folder `draft`.
+        sha256: the digest of the files in the registry; see `digest_of_model`.
     """
 
     name: str
@@ -43,25 +43,25 @@ class Draft:
     sha256: str
 
     def __str__(self) -> str:
-        """Return the version and the digest of its files."""
+        """Return the draft's version and the digest of its files."""
         return f"{self.name}, sha256 {self.sha256[:16]}"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a version consists of.
+    """The files and the settings of a version.
 
     Attributes:
-        files: the model's files by the names that they have in the version's folder, each anywhere
-            on this machine.
-        sha256: the digest that the registry holds for them, 64 hexadecimal digits; see
+        files: the paths of the model's files, by their names in the version's folder. The paths may
+            be anywhere on this machine.
+        sha256: the digest of the files in the registry, 64 hexadecimal digits; see
             `digest_of_model`.
-        kind: what serves it.
-        labels: class names, in the order of the output.
-        serving: how Triton is to serve it.
-        tokenizer: contents of `tokenizer.json`, for a graph that reads text.
-        draft: what drafts tokens for a language model.
-        rules: contents of `features.json`, for a graph that reads columns.
+        kind: the kind of model, which decides how Triton serves the version.
+        labels: class names, in the order of the output's columns.
+        serving: the serving settings.
+        tokenizer: contents of `tokenizer.json`, for a text model.
+        draft: the version that drafts tokens, for a language model.
+        rules: contents of `features.json`, for a model with column inputs.
     """
 
     files: Mapping[str, Path]
@@ -75,28 +75,28 @@ class Artifact:
 
     @property
     def size_bytes(self) -> int:
-        """How large its files are, and those of its draft."""
+        """The size of the model's files and its draft's files, in bytes."""
         drafts = self.draft.files.values() if self.draft else ()
         return sum(file.stat().st_size for file in (*self.files.values(), *drafts))
 
     @property
     def contents(self) -> str:
-        """Digest of its contents: two with the same digest answer every client alike."""
+        """The digest of all contents. Versions with equal digests give equal answers."""
         return self.sha256 if self.draft is None else f"{self.sha256} with {self.draft}"
 
 
 def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ()) -> None:
-    """Fill an empty folder; only the group may read it afterwards, and nobody write it.
+    """Write a version into an empty folder; then only owner and group may read, and nobody write.
 
     Args:
-        folder: where to write.
+        folder: the empty folder.
         artifact: the version.
-        taken: names that the backend's own files have.
+        taken: names of the backend's own files, not allowed for files of the model.
 
     Raises:
-        InputError: a file's name is not one of a file in this folder.
+        InputError: a file's name is not allowed in this folder.
         TransientError: a file cannot be copied.
-        WorkError: its digest is not the expected one.
+        WorkError: the digest of the files is not the registered one.
     """
     reserved = [CARD, DRAFT, *taken]
     reserved += [TOKENIZER] if artifact.tokenizer else []
@@ -115,10 +115,10 @@ def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ())
 
 
 def read_version(folder: Path) -> Artifact:
-    """Return what was written into a folder, without reading the model.
+    """Return the version in a folder, without reading the model's files.
 
     Raises:
-        WorkError: the folder is not there, or is damaged.
+        WorkError: the folder is missing or damaged.
     """
     card = _read_card(folder)
     try:
@@ -142,12 +142,12 @@ def read_version(folder: Path) -> Artifact:
 
 
 def digest_in(folder: Path) -> str:
-    """Return the digest in a folder's card; WorkError if there is no such card."""
+    """Return the digest that a folder's `version.json` records; WorkError if it is unreadable."""
     return str(_read_card(folder)["sha256"])
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether the files are those that were written: reads all of them."""
+    """Return whether the files are unchanged since they were written. Reads all files."""
     try:
         artifact = read_version(folder)
         card = _read_card(folder)
@@ -159,7 +159,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def found_in(folder: Path) -> str:
-    """Return what the files in a folder consist of, see `contents`, or what is lacking."""
+    """Return the `Artifact.contents` of a folder as its files are now, or which file is missing."""
     try:
         artifact = read_version(folder)
     except WorkError as error:
@@ -171,12 +171,12 @@ def found_in(folder: Path) -> str:
 
 
 def copy_version(source: Path, target: Path) -> None:
-    """Make `target` a folder with the same files, by hard links where the filesystem has them."""
+    """Copy a folder to `target`, with hard links if the filesystem supports them."""
     shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def _hashed(artifact: Artifact) -> Artifact:
-    """Return the same with the digests that its files have now."""
+    """Return the artifact with the digests that its files have now."""
     draft = artifact.draft
     if draft is not None:
         draft = replace(draft, sha256=_digest_of(draft.files))
@@ -194,7 +194,7 @@ def _filled(
     reserved: Collection[str] = (),
     whose: str = "",
 ) -> dict[str, str]:
-    """Copy a model's files into a folder and return their digests, by name."""
+    """Copy a model's files into a folder and return the files' digests, by name."""
     digests = {}
     for name, file in files.items():
         _require_name(name, reserved)
@@ -204,13 +204,13 @@ def _filled(
             f"{_in_words(files)} registered{whose}",
             seen=found,
             valid=sha256,
-            hint="download it again; if it stays so, the artifact store was changed",
+            hint="download it again; if the digest still differs, the artifact store was changed",
         )
     return digests
 
 
 def _close(folder: Path) -> None:
-    """Let only the group read a folder, and nobody write its files."""
+    """Let only owner and group read a folder's files, and nobody write them."""
     for entry in folder.iterdir():
         if entry.is_file():
             entry.chmod(0o440)
@@ -218,7 +218,7 @@ def _close(folder: Path) -> None:
 
 
 def _read_draft(folder: Path, card: Mapping[str, Any] | None) -> Draft | None:
-    """Return the draft that a card describes; None without one."""
+    """Return the draft that `version.json` describes; None if it has no draft."""
     if card is None:
         return None
     files = {name: folder / DRAFT / name for name in card["files"]}
@@ -240,7 +240,7 @@ def _damaged(folder: Path, seen: object) -> WorkError:
     return WorkError(
         f"version {folder.name} of {folder.parent.name} is incomplete in the model repository",
         seen=seen,
-        valid=f"the folder that staging made, {folder}",
+        valid=f"the unchanged folder as it was staged, {folder}",
         hint="remove the folder; the next release stages the version again",
     )
 
@@ -248,7 +248,7 @@ def _damaged(folder: Path, seen: object) -> WorkError:
 def _require_name(name: str, reserved: Collection[str]) -> None:
     if not NAME.fullmatch(name) or name in reserved:
         raise InputError(
-            "a model's file cannot have this name",
+            "a file of the model cannot have this name",
             seen=repr(name),
             valid="letters, digits, '.', '_' and '-', a letter or a digit first",
             hint="register the model again",
@@ -275,7 +275,7 @@ def _text_digest(text: str | None) -> str | None:
 
 
 def _copied(source: Path, target: Path) -> str:
-    """Copy and hash in one pass, so that the bytes that were checked are those that are served."""
+    """Copy and hash a file in one pass, so that the hash is of the bytes that are served."""
     found = hashlib.sha256()
     try:
         with source.open("rb") as opened, target.open("wb") as copy:

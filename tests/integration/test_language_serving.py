@@ -320,7 +320,7 @@ BAD = [
     ("a\udc80", "", "text_input is not UTF-8: byte 0xed at 1"),
     ([], "", "messages is .*, and must be a list of objects"),
     ([{"role": "user"}], "", '"content"'),
-    ([{"role": "tool", "content": "x"}], "", "template does not take these messages: no tools"),
+    ([{"role": "tool", "content": "x"}], "", "template rejects these messages: no tools"),
     ([{"role": "user", "content": "\udc80"}], "", "surrogate"),
     ("x", "{", "sampling_parameters is not JSON"),
     ("x", "[1]", r"\[1\], and must be a JSON object"),
@@ -357,7 +357,7 @@ def test_either_a_text_or_messages(served, narrow) -> None:
     neither = served.generate("lm", sampling_parameters="{}")
     for found, said in ((both, "both"), (neither, "neither")):
         assert found.status_code == 400
-        assert f"and this has {said}" in found.json()["error"]
+        assert f"and this one has {said}" in found.json()["error"]
     with pytest.raises(InputError, match="no chat template; send text_input, not messages"):
         served.client.complete(narrow, CHAT)
 
@@ -544,7 +544,7 @@ def _kill_and_come_back(served: Served, greedy_answer: str) -> None:
         with pytest.raises(TransientError, match="died; the next release"):
             list(stream)
         assert time.monotonic() - began < 20
-    with pytest.raises(TransientError, match="died; the next release loads it anew"):
+    with pytest.raises(TransientError, match="died; the next release loads the model again"):
         served.client.complete("doomed", PROMPT)
     with pytest.raises(TransientError):
         served.client.ping("doomed")

@@ -1,1 +1,1 @@
-"""Python-based Triton backends; Triton runs them in processes of its own, nothing imports them."""
+"""Python-based Triton backends. Triton runs them in its own processes; no code imports them."""

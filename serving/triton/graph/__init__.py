@@ -1,1 +1,1 @@
-"""ONNX graphs on Triton."""
+"""How Triton serves models that are one ONNX graph."""

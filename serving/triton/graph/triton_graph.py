@@ -1,13 +1,14 @@
-"""An ONNX graph on Triton: the ONNX Runtime backends, and the tensors that a client sees.
+"""How Triton serves an ONNX graph: the ONNX Runtime backends, and the tensors that a client sees.
 
-Inputs and outputs are read from the ONNX file. Nothing is run, and nothing outside the file is
-opened.
+Inputs and outputs are read from the ONNX file. The model is not run, and no other file is opened.
 
-A graph that reads tokens has the tokenizer before it: its client sends `text`, [rows, 1], and
-gets the graph's own output, its classes by name if it asks for the output's `classification`.
+A text model's ONNX graph reads tokens, so the backend runs the tokenizer before the graph. Clients
+send `text`, [rows, 1], and get the output of the graph. To get class names, they request the
+output's `classification`.
 
-An output of strings would be plainer for clients, but Triton 2.51 divides by the size of an element
-when somebody asks for its classification, and a string has none: the whole server ends.
+An output of strings would be simpler for clients, but it crashes the whole server: Triton 2.51
+divides by the size of an element when a client requests the classification, and a string has no
+size.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -36,7 +37,7 @@ TEXT = "text"
 
 
 class TritonGraph:
-    """How Triton serves a graph; a `TritonKind`."""
+    """How Triton serves a model that is one ONNX graph; a `TritonKind`."""
 
     def config(
         self,
@@ -46,7 +47,7 @@ class TritonGraph:
         version_policy: pb.ModelVersionPolicy,
         parameters: Mapping[str, str] | None = None,
     ) -> pb.ModelConfig:
-        """Return the configuration: tensors as the graph declares them, dynamic batching."""
+        """Return the configuration, with the tensors of the ONNX graph and dynamic batching."""
         return model_config(
             name,
             signature_of(artifact),
@@ -57,38 +58,40 @@ class TritonGraph:
         )
 
     def check(self, artifact: Artifact) -> None:
-        """Raise InputError if the file is no graph that Triton can serve."""
+        """Raise InputError if Triton cannot serve the ONNX file."""
         signature_of(artifact)
 
     def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
-        """Return nothing: the backend reads the graph alone."""
+        """Return no files, because the backend reads only those of the version."""
         return {}
 
     def reserved_names(self, artifact: Artifact) -> Collection[str]:
-        """Return none."""
+        """Return no names, because the backend has no files of its own."""
         return ()
 
     def special_backend(self, artifact: Artifact) -> None:
-        """Return None: the ONNX Runtime backends are Triton's own, or come with Millrace."""
+        """Return None, because the ONNX Runtime backends come with Triton or with Millrace."""
         return
 
     def interface(self, artifact: Artifact) -> Hashable:
-        """Return backend, inputs and outputs."""
+        """Return the backend, the inputs and the outputs."""
         return signature_of(artifact).served
 
     def signature(self, artifact: Artifact) -> Signature:
-        """Return inputs and outputs."""
+        """Return the inputs, the outputs and the backend."""
         return signature_of(artifact)
 
 
 def signature_of(artifact: Artifact) -> Signature:
-    """Return inputs, outputs and backend of a version.
+    """Return the inputs, the outputs and the backend of a version.
 
     Raises:
-        InputError: its files are nothing that Triton can serve, or it is no graph.
+        InputError: Triton cannot serve the version's files, or the model is not an ONNX graph.
     """
     if ONNX_FILE not in artifact.files:
-        raise InputError(f"a {artifact.kind} model has no tensors of its own", valid="a graph")
+        raise InputError(
+            f"a {artifact.kind} model has no tensors of its own", valid="an ONNX graph"
+        )
     found = read_signature(artifact.files[ONNX_FILE])
     return found if artifact.tokenizer is None else of_text(found)
 
@@ -102,26 +105,27 @@ def artifact_of_graph(
     rules: str | None = None,
     kind: str = "graph",
 ) -> Artifact:
-    """Return the artifact that is one ONNX file.
+    """Return the artifact of a model that is one ONNX file.
 
     Args:
-        onnx: the file.
-        sha256: its digest.
-        labels: class names, in the order of the output.
-        serving: how Triton serves it.
-        tokenizer: contents of `tokenizer.json`, for a graph that reads text.
-        rules: contents of `features.json`, for a graph that reads columns.
-        kind: of the model.
+        onnx: the path of the ONNX file.
+        sha256: the digest of the file.
+        labels: class names, in the order of the output's columns.
+        serving: the serving settings; None: the defaults.
+        tokenizer: contents of `tokenizer.json`, for a text model.
+        rules: contents of `features.json`, for a model with column inputs.
+        kind: the kind of model.
     """
     serving = serving or ServingSpec()
     return Artifact({ONNX_FILE: onnx}, sha256, kind, labels, serving, tokenizer, rules=rules)
 
 
 def read_signature(path: Path) -> Signature:
-    """Read the inputs and outputs of the ONNX file at `path`.
+    """Return the inputs and outputs of the ONNX file at `path`.
 
     Raises:
-        InputError: not an ONNX file, weights in other files, or a tensor that Triton cannot serve.
+        InputError: the file is not ONNX, has weights in other files, or has an input or output that
+            Triton cannot serve.
     """
     model = _read(path)
     _refuse_external_data(model, path)
@@ -156,12 +160,12 @@ def _refuse_external_data(model: ModelProto, path: Path) -> None:
                 f"the weights of {path.name} are in other files",
                 seen=f"tensor {tensor.name!r} with external data",
                 valid="one self-contained ONNX file under 2 GB",
-                hint="save it with save_as_external_data=False",
+                hint="save the model with save_as_external_data=False",
             )
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor: weights, sparse weights and attributes, subgraphs and functions too."""
+    """Yield every tensor: weights, sparse weights, attributes; also in subgraphs and functions."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)
@@ -192,7 +196,7 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
         raise InputError(
-            f"{value.name!r} cannot be served",
+            f"the input or output {value.name!r} cannot be served",
             seen=value.type.WhichOneof("value") or "no type",
             valid="a tensor with a known number of dimensions",
             hint="export the model with plain tensors (for scikit-learn: zipmap=False)",
@@ -205,6 +209,6 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
 
 
 def of_text(graph: Signature) -> Signature:
-    """Return the inputs and outputs of a graph of tokens with the tokenizer before it."""
+    """Return the signature of an ONNX graph of tokens with a tokenizer before it."""
     text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), graph.inputs[0].batch_symbol)
     return replace(graph, inputs=(text,), backend=TEXT_BACKEND)

@@ -1,1 +1,1 @@
-"""Causal language models behind Triton: their configurations and their clients."""
+"""How Triton serves causal language models."""

@@ -1,8 +1,8 @@
 """The draft model of speculative decoding: its staged files, and whether it fits a language model.
 
-A smaller model drafts tokens, and the model accepts or rejects them (Leviathan, Kalman and Matias
-2023). Every token of an answer is one that the model itself chose, so the draft changes how long an
-answer takes, and nothing in greedy answers.
+A smaller model, the draft, proposes tokens, and the language model accepts or rejects them
+(Leviathan, Kalman and Matias 2023). Every token of an answer is one that the language model itself
+chose. So the draft changes how long an answer takes, but not the text of greedy answers.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from millrace.serving.triton.version_folder import Draft
 
 IR, TOKENIZER, CONFIG = "openvino_model.xml", "tokenizer.json", "config.json"
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-"""The keys of the longest sequence in the configurations of different architectures."""
+"""Keys of the context length in the `config.json` of different architectures."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Tokens:
 
     Attributes:
         tokenizer: SHA-256 of `tokenizer.json`, in hexadecimal.
-        vocab_size: tokens of the vocabulary; None if not known yet.
-        context: tokens of prompt and answer together; None if not known.
-        engine: of both; None if not known yet.
+        vocab_size: the vocabulary size; None if not known yet.
+        context: the largest number of tokens of prompt and answer together; None if not known.
+        engine: the engine that runs the model; None if not known yet.
     """
 
     tokenizer: str
@@ -38,14 +38,14 @@ class Tokens:
 
 
 def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
-    """Read the tokenizer, the vocabulary and the context of a variant of a language model.
+    """Return the tokenizer digest, vocabulary size, context and engine of a variant.
 
     Args:
-        files: of the variant, by name.
-        whose: the model, in words.
+        files: the files of an exported variant of a language model, by name.
+        whose: the name of the model in error messages.
 
     Raises:
-        InputError: the variant is neither for OpenVINO nor for vLLM, or cannot be read.
+        InputError: the variant is for neither OpenVINO nor vLLM, or cannot be read.
     """
     engine = engine_of(files)
     needed = (*([IR] if engine == "openvino_genai" else []), TOKENIZER, CONFIG)
@@ -68,18 +68,20 @@ def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
 
 
 def require_fit(model: Tokens, draft: Draft) -> None:
-    """Raise InputError unless a draft has the model's tokens, and a context that is as long.
+    """Raise InputError unless a draft has the model's tokenizer and engine, and as long a context.
 
-    Properties of the model that are not known are not compared.
+    Unknown properties of the model are not compared.
     """
     own = tokens_of(draft.files, draft.name)
     if model.engine not in (None, own.engine):
-        raise _mismatch(draft, "its variant is for another engine", own.engine, model.engine)
+        raise _mismatch(draft, "its engine differs from the model's", own.engine, model.engine)
     if own.tokenizer != model.tokenizer:
-        raise _mismatch(draft, "its tokenizer is another one", own.tokenizer, model.tokenizer)
+        raise _mismatch(
+            draft, "its tokenizer differs from the model's", own.tokenizer, model.tokenizer
+        )
     if None not in (own.vocab_size, model.vocab_size) and own.vocab_size != model.vocab_size:
         raise _mismatch(
-            draft, "its vocabulary is of another size", own.vocab_size, model.vocab_size
+            draft, "its vocabulary size differs from the model's", own.vocab_size, model.vocab_size
         )
     if own.context is not None and own.context < (model.context or 0):
         least = f"at least {model.context}"
@@ -91,6 +93,6 @@ def _mismatch(draft: Draft, why: str, seen: object, valid: object) -> InputError
         f"{draft.name} cannot draft for this model: {why}",
         seen=seen,
         valid=valid,
-        hint="train a draft with the same tokenizer and as long a context, name it in "
+        hint="train a draft with the model's tokenizer and context, name the draft in "
         "serving.generation.draft, and register the model again",
     )

@@ -1,8 +1,9 @@
 """Continue texts greedily: `python -m millrace.serving.triton.language.generation_check FOLDER N`.
 
-The texts are a JSON list on stdin, and so are the answers, in the last line on stdout. A release
-runs it before a server loads the model, with limits on time and memory, so that a model that hangs
-or crashes affects nothing else. If the folder has a draft, it is used too.
+Stdin has the texts as a JSON list; the last line of stdout has the answers as a JSON list. N is the
+largest number of tokens of an answer. A release runs this program before a server loads the model,
+with limits on time and memory, so that a model that hangs or crashes does no harm. If the folder
+has a draft model, the engine uses the draft.
 """
 
 import json
@@ -15,12 +16,12 @@ from millrace.models.inference.language_engine import own_properties
 from millrace.serving.triton.version_folder import DRAFT
 
 ASSISTANT_TOKENS = 2
-"""That the draft model proposes at a time."""
+"""Number of tokens that the draft model proposes at a time."""
 THREADS = {"INFERENCE_NUM_THREADS": 1}
 
 
 def main() -> None:
-    """Open the model, and write its answers."""
+    """Open the model, and write the model's answers to stdout."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino as ov
     import openvino_genai as genai

@@ -1,6 +1,6 @@
-"""`config.pbtxt` of a language model, for our backend `openvino_genai` and for Triton's vLLM one.
+"""`config.pbtxt` of a language model, for Millrace's backend `openvino_genai` and Triton's `vllm`.
 
-The inputs, outputs and files of vLLM's: https://github.com/triton-inference-server/vllm_backend.
+Inputs, outputs and files of the latter: https://github.com/triton-inference-server/vllm_backend.
 """
 
 import json
@@ -28,14 +28,14 @@ OPENVINO_INPUTS = {
     "return_num_input_tokens": pb.TYPE_BOOL,
     "return_num_output_tokens": pb.TYPE_BOOL,
 }
-"""All are optional; a request has one of the first two."""
+"""Inputs of `openvino_genai`; all are optional, but a request needs one of the first two."""
 OPENVINO_OUTPUTS: Mapping[str, tuple[int, int]] = {
     "text_output": (pb.TYPE_STRING, -1),
     "finish_reason": (pb.TYPE_STRING, -1),
     "num_input_tokens": (pb.TYPE_UINT32, 1),
     "num_output_tokens": (pb.TYPE_UINT32, -1),
 }
-"""Type and length: -1 for one element of each answer."""
+"""Outputs of `openvino_genai`: type and length; -1: one element for each answer."""
 VLLM_INPUTS = {
     "text_input": pb.TYPE_STRING,
     "stream": pb.TYPE_BOOL,
@@ -47,7 +47,7 @@ VLLM_INPUTS = {
     "return_num_input_tokens": pb.TYPE_BOOL,
     "return_num_output_tokens": pb.TYPE_BOOL,
 }
-"""All but the first are optional."""
+"""Inputs of `vllm`; all but the first are optional."""
 VLLM_OUTPUTS: Mapping[str, tuple[int, int]] = {
     "text_output": (pb.TYPE_STRING, -1),
     "finish_reason": (pb.TYPE_STRING, -1),
@@ -56,17 +56,17 @@ VLLM_OUTPUTS: Mapping[str, tuple[int, int]] = {
     "num_input_tokens": (pb.TYPE_UINT32, 1),
     "num_output_tokens": (pb.TYPE_UINT32, -1),
 }
-"""Type and length: -1 for one element of each answer."""
+"""Outputs of `vllm`: type and length; -1: one element for each answer."""
 
 
 def require_one_device(generation: GenerationSpec) -> None:
-    """Raise InputError if a model is to be split among GPUs: openvino_genai runs on a CPU."""
+    """Raise InputError if the settings split a model among GPUs; openvino_genai runs on a CPU."""
     if generation.tensor_parallel_size != 1:
         raise InputError(
-            "serving.generation.tensor_parallel_size is for GPUs",
+            "serving.generation.tensor_parallel_size above 1 needs GPUs",
             seen=generation.tensor_parallel_size,
             valid=f"1 with the backend {OPENVINO_BACKEND}",
-            hint="serve a vllm candidate to share a model between GPUs",
+            hint="set it to 1, or serve a vllm variant, which can split a model among GPUs",
         )
 
 
@@ -81,19 +81,20 @@ def openvino_config(
 ) -> pb.ModelConfig:
     """Return the configuration of a language model for `openvino_genai`.
 
-    There is one instance only: more would share the cores, and the engine batches the requests in
-    flight. The precision of the engine belongs to the version: see `engine.json` beside its files.
+    There is only one instance, because several would compete for the CPU cores, and the engine
+    batches the requests in flight. The engine's precision is not set here: each version has it in
+    `engine.json`.
 
     Args:
-        name: the model, which is also its folder.
-        generation: how it is served.
+        name: the model's name, which is also its folder.
+        generation: the settings of generation.
         version_policy: `millrace.serving.triton.model_config.latest(n)` or `specific(versions)`.
-        num_threads: of the engine; 0 for all cores.
-        max_model_len: tokens of prompt and answer together; 0 for the model's context.
+        num_threads: threads of the engine; 0: all cores.
+        max_model_len: tokens of prompt and answer together; 0: the model's context.
         parameters: more parameters, such as `millrace.serving.triton.model_config.loaded_anew()`.
 
     Raises:
-        InputError: the model is to be split among GPUs.
+        InputError: the settings split the model among GPUs.
     """
     require_one_device(generation)
     values = {
@@ -122,10 +123,10 @@ def vllm_config(
     version_policy: pb.ModelVersionPolicy,
     parameters: Mapping[str, str] | None = None,
 ) -> pb.ModelConfig:
-    """Return the configuration of a language model for vLLM; `model_json` has the rest.
+    """Return the configuration of a language model for vLLM; `model_json` has further settings.
 
     Args:
-        name: the model, which is also its folder.
+        name: the model's name, which is also its folder.
         version_policy: `millrace.serving.triton.model_config.latest(n)` or `specific(versions)`.
         parameters: more parameters, such as `millrace.serving.triton.model_config.loaded_anew()`.
     """
@@ -133,7 +134,7 @@ def vllm_config(
     config = _streaming_config(name, version_policy, VLLM_INPUTS, VLLM_OUTPUTS, values)
     config.backend = VLLM_BACKEND
     config.input[0].optional = False
-    # the engine chooses its GPUs itself
+    # with KIND_MODEL the engine chooses its GPUs itself
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_MODEL)
     return config
 
@@ -167,8 +168,9 @@ def engine_arguments(model: Path, generation: GenerationSpec) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's engine for a model.
 
     Args:
-        model: its folder, absolute: vLLM asks a hub for anything else. The draft is in it.
-        generation: how it is served.
+        model: the absolute path of the model's folder, which also has the draft. vLLM would look
+            up any other name on the Hugging Face hub.
+        generation: the settings of generation.
     """
     cache_of_one_gpu = generation.cache_size_gib * GIB // generation.tensor_parallel_size
     arguments: dict[str, Any] = {
@@ -197,6 +199,6 @@ def model_json(model: Path, generation: GenerationSpec) -> str:
 
     Args:
         model: the version's folder, as the server sees it.
-        generation: how it is served.
+        generation: the settings of generation.
     """
     return json.dumps(engine_arguments(model, generation), indent=1)

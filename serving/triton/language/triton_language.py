@@ -1,4 +1,4 @@
-"""A language model on Triton: the backend of OpenVINO GenAI, or of vLLM."""
+"""How Triton serves a language model: with the backend for OpenVINO GenAI or for vLLM."""
 
 from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ class TritonLanguage:
         version_policy: pb.ModelVersionPolicy,
         parameters: Mapping[str, str] | None = None,
     ) -> pb.ModelConfig:
-        """Return the configuration for the engine of the version."""
+        """Return the configuration for the version's engine."""
         if engine_of(artifact.files) == "vllm":
             return vllm_config(name, version_policy=version_policy, parameters=parameters)
         return openvino_config(
@@ -40,36 +40,36 @@ class TritonLanguage:
         )
 
     def check(self, artifact: Artifact) -> None:
-        """Raise InputError if it needs several devices of OpenVINO, or another draft."""
+        """Raise InputError if the version splits an OpenVINO model, or has a wrong draft."""
         if engine_of(artifact.files) == "openvino_genai":
             require_one_device(artifact.serving.generation)
         _require_draft(artifact)
 
     def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
-        """Return what vLLM's backend reads; OpenVINO's reads the files alone."""
+        """Return the additional file for vLLM's backend; the OpenVINO backend needs none."""
         if engine_of(artifact.files) != "vllm":
             return {}
         return {MODEL_JSON: model_json(folder, artifact.serving.generation)}
 
     def reserved_names(self, artifact: Artifact) -> Collection[str]:
-        """Return the names of files that vLLM's backend reads."""
+        """Return the name of the additional file for vLLM's backend; none for OpenVINO."""
         return (MODEL_JSON,) if engine_of(artifact.files) == "vllm" else ()
 
     def special_backend(self, artifact: Artifact) -> str | None:
-        """Return vLLM's backend for its models; OpenVINO's comes with Millrace."""
+        """Return the vLLM backend if the version needs it; OpenVINO's comes with Millrace."""
         return VLLM_BACKEND if engine_of(artifact.files) == "vllm" else None
 
     def interface(self, artifact: Artifact) -> Hashable:
-        """Return the engine: every language model takes and gives text."""
+        """Return the engine, because inputs and outputs depend only on the engine."""
         return engine_of(artifact.files)
 
     def signature(self, artifact: Artifact) -> None:
-        """Return None: it answers in streams."""
+        """Return None, because language models answer in streams."""
         return
 
 
 def _require_draft(artifact: Artifact) -> None:
-    """Raise InputError unless there is a draft where one is configured, and it fits."""
+    """Raise InputError unless the version has a draft exactly if configured, and the draft fits."""
     wanted, draft = artifact.serving.generation.draft, artifact.draft
     if (wanted is None) != (draft is None):
         raise InputError(

@@ -1,1 +1,1 @@
-"""Answers that come in pieces: requests to a model that streams, and what comes back."""
+"""Client of streaming models: requests, and answers that arrive in pieces."""

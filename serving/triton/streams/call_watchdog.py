@@ -1,10 +1,10 @@
-"""A watchdog that ends calls which receive nothing because their backend is dead.
+"""A watchdog that ends calls which receive nothing because the backend process has died.
 
-Triton never answers a request that was in a backend process when that process died. Our backend
-sends a keep-alive to each stream every second, between two steps of its engine. So if a call
-receives nothing, its model is sent a health check: a step may take long, and then the call is only
-late. `millrace up` replaces a dead process within seconds. If a model with keep-alives passes the
-health check and a call still receives nothing, the call was in the old process.
+Triton never answers a request that was in a backend process when the process died. Millrace's
+backend sends a keep-alive to each stream every second, between two steps of its engine. If a call
+receives nothing, the watchdog sends the model a health check, because a long step may only delay
+the call. `millrace up` replaces a dead process within seconds. If a model that sends keep-alives
+passes the health check and a call still receives nothing, the call was in the old process.
 """
 
 import threading
@@ -20,29 +20,29 @@ LOOK_SECONDS = 0.5
 
 
 class Pulse(IntEnum):
-    """The result of a health check: how many silent intervals a call of the model may have."""
+    """The result of a health check. Its value: how many silent intervals a call may have."""
 
     DEAD = 1
     BEATING = 2
-    """It answers, and sends keep-alives to its streams."""
+    """The model answers, and sends keep-alives to its streams."""
     QUIET = 12
-    """It answers, and its streams may be silent for long, like those of vLLM."""
+    """The model answers, but its streams may be silent for a long time, as with vLLM."""
 
 
 Target = tuple[str, int | None]
-"""A model and its version, None for the one that serves."""
+"""A model and its version; None: the live version."""
 
 
 class Call(Protocol):
-    """A call that can be ended."""
+    """A gRPC call that can be cancelled."""
 
     def cancel(self) -> object:
-        """End it."""
+        """Cancel the call."""
 
 
 @dataclass
 class PendingCall:
-    """A call that a client waits for: its model, since when, and the last health check."""
+    """The state of a call that a client waits for: model, start, and time of the last check."""
 
     target: Target
     since: float
@@ -50,11 +50,11 @@ class PendingCall:
 
 
 class Watchdog:
-    """Watches calls while clients wait for them, by one thread.
+    """Watches calls while clients wait for responses. It uses one thread.
 
     Args:
-        seconds: of silence after which the model gets a health check.
-        pulse: the health check.
+        seconds: seconds without a response after which the model gets a health check.
+        pulse: runs the health check of a model.
     """
 
     def __init__(self, seconds: float, pulse: Callable[[Target], Pulse]) -> None:
@@ -68,7 +68,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, call: Call, target: Target) -> Iterator[None]:
-        """Watch a call while the block waits for it."""
+        """Watch a call for the length of the block, which waits for a response."""
         now = time.monotonic()
         with self._lock:
             self._pending[call] = PendingCall(target, now, now)
@@ -79,7 +79,7 @@ class Watchdog:
                 self._pending.pop(call, None)
 
     def was_ended(self, call: Call) -> bool:
-        """Return whether a call was ended for its silence, and forget it."""
+        """Return whether the watchdog ended a call, and forget the call."""
         with self._lock:
             was_ended = call in self._ended
             self._ended.discard(call)
@@ -107,7 +107,7 @@ class Watchdog:
         return Pulse.QUIET if self._closed.is_set() else self._pulse(target)
 
     def _end(self, call: Call, wait: PendingCall) -> None:
-        """End a call, unless it has received something meanwhile."""
+        """Cancel a call, unless it has received a response meanwhile."""
         with self._lock:
             if self._pending.get(call) is not wait:
                 return

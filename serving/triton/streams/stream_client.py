@@ -1,7 +1,7 @@
 """A streaming client of a language model behind Triton, for threads and for asyncio.
 
-`tritonclient` has one stream for each client. Here every request has its own stream, on one
-connection, so that it can have a deadline, and ending the stream cancels the request.
+`tritonclient` has one stream for each client. Here every request has its own stream on a shared
+connection. So a request can have its own deadline, and ending its stream cancels the request.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ __all__ = ["AsyncLanguageClient", "StreamClient", "Messages", "Piece", "Sampling
 
 
 class StreamClient:
-    """A connection to one server. Safe to use from several threads; not across a fork.
+    """A connection to one server. It is thread-safe, but must not be used across a fork.
 
     Args:
         endpoint: the server.
@@ -74,23 +74,23 @@ class StreamClient:
         deadline: float = ANSWER_SECONDS,
         request_id: str = "",
     ) -> Iterator[Piece]:
-        """Yield the pieces of the answers to a prompt, as they come.
+        """Yield the pieces of the answers to a prompt as they arrive.
 
         To stop early, close the iterator (`contextlib.closing`), which cancels the request.
 
         Args:
-            model: its name.
+            model: the model's name.
             prompt: a text to continue, or the messages of a chat.
-            sampling: how the answer is generated, also as JSON.
-            version: of the model; None for the live one.
-            deadline: seconds for the whole answer.
-            request_id: shows in Triton's log.
+            sampling: how the answer is generated; a string is sent unchanged as JSON.
+            version: the model's version; None: the live version.
+            deadline: the time limit of the whole answer, in seconds.
+            request_id: the id of the request in Triton's log.
 
         Raises:
-            InputError: the request is not valid, or there is no such model.
-            TransientError: the server is overloaded or away, the model is away, or the deadline
-                passed.
-            WorkError: the server failed otherwise.
+            InputError: the request is not valid, or the model does not exist.
+            TransientError: the server is overloaded or unreachable, the model is not ready, or the
+                deadline passed.
+            WorkError: the server failed in another way.
         """
         request = build_request(model, prompt, sampling, version=version, request_id=request_id)
         call = self._stub.ModelStreamInfer(iter([request]), timeout=deadline)
@@ -121,7 +121,7 @@ class StreamClient:
         version: int | None = None,
         deadline: float = ANSWER_SECONDS,
     ) -> Piece:
-        """Return the whole answers to a prompt.
+        """Return the complete answers to a prompt as one piece.
 
         Raises:
             As `generate`.
@@ -131,17 +131,17 @@ class StreamClient:
         )
 
     def ping(self, model: str, version: int | None = None, seconds: float = ALIVE_SECONDS) -> None:
-        """Check that a model answers, by a request that it rejects.
+        """Check that a model answers, with an empty prompt, which a live backend rejects.
 
         Raises:
-            MillraceError: it does not.
+            MillraceError: the model does not answer.
         """
         try:
             self.complete(model, "", version=version, deadline=seconds)
         except InputError as error:
             if error.what == NO_SUCH_MODEL:
                 raise
-            # else a live backend rejected the empty prompt
+            # any other InputError: a live backend rejected the empty prompt
 
     def _pulse(self, target: Target) -> Pulse:
         model, version = target
@@ -152,13 +152,13 @@ class StreamClient:
         return Pulse.QUIET
 
     def _next(self, call: Any, target: Target) -> pb.ModelStreamInferResponse | None:
-        """Wait for the next response; None after the last one."""
+        """Wait for the next response and return it; None after the last one."""
         with self._watchdog.watch(call, target):
             return next(call, None)
 
 
 class AsyncLanguageClient:
-    """The same for asyncio; made and used in one event loop.
+    """`StreamClient` for asyncio; created and used in one event loop.
 
     Args:
         endpoint: the server.
@@ -190,7 +190,7 @@ class AsyncLanguageClient:
         deadline: float = ANSWER_SECONDS,
         request_id: str = "",
     ) -> AsyncIterator[Piece]:
-        """Yield the pieces of the answers to a prompt, as they come.
+        """Yield the pieces of the answers to a prompt as they arrive.
 
         To stop early, close the iterator (`contextlib.aclosing`) or cancel the task. Arguments and
         errors are those of `StreamClient.generate`.
@@ -221,12 +221,12 @@ class AsyncLanguageClient:
         version: int | None = None,
         deadline: float = ANSWER_SECONDS,
     ) -> Piece:
-        """Return the whole answers to a prompt; errors are those of `generate`."""
+        """Return the complete answers to a prompt as one piece; errors are those of `generate`."""
         pieces = self.generate(model, prompt, sampling, version=version, deadline=deadline)
         return join_pieces([piece async for piece in pieces])
 
     async def _next(self, call: Any, model: str, version: int | None) -> Any:
-        """Wait for the next response; raise if the backend is dead."""
+        """Wait for the next response and return it; raise an error if the backend is dead."""
         reading = asyncio.ensure_future(call.read())
         try:
             for silences in range(1, Pulse.QUIET + 1):
@@ -248,16 +248,17 @@ class AsyncLanguageClient:
 
 
 def classify_error(error: MillraceError) -> Pulse:
-    """Return the pulse of a model that answered a health check with this error."""
+    """Return the pulse of a model whose health check raised this error."""
     if is_death(error):
         return Pulse.DEAD
     return Pulse.BEATING if is_from_own_backend(error) else Pulse.QUIET
 
 
 def drain(call: Any) -> None:
-    """Wait until the server ends a call whose last response was read, which it does at once.
+    """Wait until the server ends a call whose last response was read.
 
-    If the call is cancelled at that moment, Triton 2.51 can never unload the model.
+    The server ends the call at once. If the client cancelled it first, Triton 2.51 could never
+    unload the model.
     """
     for _ in call:
         pass
@@ -271,27 +272,29 @@ def read_response(response: pb.ModelStreamInferResponse, model: str) -> Piece | 
 
 
 def early_end_error(model: str) -> TransientError:
-    """Return the error of a stream that ended without a last piece."""
+    """Return the error for a stream that ended without a last piece."""
     return TransientError(
         f"{model} did not answer", seen="the stream ended early", hint="try again"
     )
 
 
 def silence_error(model: str, seconds: float) -> TransientError:
-    """Return the error of a stream that received nothing for so long."""
-    return death_error(model, f"nothing came for {seconds:g} s")
+    """Return the error for a stream that received nothing for `seconds`."""
+    return death_error(model, f"no response arrived for {seconds:g} s")
 
 
 def translate_error(error: Any, model: str, endpoint: Endpoint, seconds: float) -> MillraceError:
-    """Translate an error of gRPC."""
+    """Return the Millrace error for a gRPC error."""
     what, code = f"{model} did not answer", error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TransientError(what, seen=f"{seconds:g} s were not enough", hint="check its load")
+        return TransientError(
+            what, seen=f"{seconds:g} s were not enough", hint="check the load of Triton"
+        )
     if code == grpc.StatusCode.UNAVAILABLE:
         return TransientError(
             what,
             seen=f"no Triton answers at {endpoint.grpc}",
-            hint="start it with: millrace up; or set MILLRACE_TRITON to one that runs",
+            hint="start Triton with: millrace up; or set MILLRACE_TRITON to a running server",
         )
     if code == grpc.StatusCode.CANCELLED:
         return TransientError(what, seen="the call was cancelled")

@@ -1,7 +1,7 @@
-"""Requests to a language model over Triton's gRPC, its responses, and its errors.
+"""Requests to a language model over Triton's gRPC, and the responses and errors.
 
-gRPC has no error codes inside a stream, so our backend's error texts begin with a word for the
-code. The other texts are Triton's own.
+gRPC has no error codes inside a stream, so the error texts of Millrace's backend begin with a word
+for the kind of error. All other error texts are Triton's own.
 """
 
 import json
@@ -24,20 +24,21 @@ UNFINISHED = ("", "None")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is generated; None leaves a value to the server.
+    """How an answer is generated. None: the server uses its default.
 
     Attributes:
-        temperature: 0 always takes the likeliest token.
-        top_p: keep the likeliest tokens whose probabilities sum up to this, in (0, 1].
-        top_k: keep so many of the likeliest tokens.
-        repetition_penalty: above 1 makes tokens of prompt and answer less likely.
-        presence_penalty: from -2 to 2; so frequency_penalty. `openvino_genai` takes 0 only.
-        seed: the same seed gives the same answer again.
-        stop: texts that end an answer; they are not part of it.
-        max_tokens: of one answer.
-        min_tokens: of one answer; before that the end of text is not chosen.
-        n: answers to the prompt.
-        ignore_eos: continue after the end of text.
+        temperature: the sampling temperature; 0 always chooses the likeliest token.
+        top_p: choose among the likeliest tokens whose probabilities sum up to this, in (0, 1].
+        top_k: choose among this number of the likeliest tokens.
+        repetition_penalty: above 1 makes the tokens of prompt and answer less likely.
+        presence_penalty: from -2 to 2; `openvino_genai` accepts only 0.
+        frequency_penalty: from -2 to 2; `openvino_genai` accepts only 0.
+        seed: equal seeds give equal answers.
+        stop: texts that end an answer; the answer does not include them.
+        max_tokens: the largest number of tokens of one answer.
+        min_tokens: the number of tokens of one answer before which it cannot end.
+        n: the number of answers to the prompt.
+        ignore_eos: continue after an end-of-text token.
     """
 
     temperature: float | None = None
@@ -54,20 +55,20 @@ class Sampling:
     ignore_eos: bool | None = None
 
     def as_json(self) -> str:
-        """Return the values that are set, as JSON."""
+        """Return the values that are not None, as JSON."""
         return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The content of one response, one element for each answer.
+    """The content of one streamed response; each tuple has one element for each answer.
 
     Attributes:
         texts: the new text.
         finish_reasons: why the answer ended: stop, length or cancelled; "" while it continues.
-        input_tokens: of the prompt.
-        output_tokens: new since the piece before.
-        is_last: whether no piece follows.
+        input_tokens: the number of tokens of the prompt.
+        output_tokens: the number of new tokens since the previous piece.
+        is_last: whether this is the last piece.
     """
 
     texts: tuple[str, ...]
@@ -78,7 +79,7 @@ class Piece:
 
 
 def join_pieces(pieces: Sequence[Piece]) -> Piece:
-    """Return the pieces of a whole answer as one."""
+    """Return all pieces of the answers to a prompt, joined to one piece."""
     reasons = zip(*(piece.finish_reasons for piece in pieces), strict=True)
     return Piece(
         texts=tuple(map("".join, zip(*(piece.texts for piece in pieces), strict=True))),
@@ -97,14 +98,14 @@ def build_request(
     version: int | None,
     request_id: str = "",
 ) -> pb.ModelInferRequest:
-    """Return a request for a stream.
+    """Return a request for a streamed answer.
 
     Args:
-        model: its name.
+        model: the model's name.
         prompt: a text to continue, or the messages of a chat.
-        sampling: how the answer is generated, also as JSON.
-        version: of the model; None for the live one.
-        request_id: shows in Triton's log.
+        sampling: how the answer is generated; a string is sent unchanged as JSON.
+        version: the model's version; None: the live version.
+        request_id: the id of the request in Triton's log.
     """
     request = pb.ModelInferRequest(
         model_name=model, model_version="" if version is None else str(version), id=request_id
@@ -146,7 +147,7 @@ def parse_piece(response: pb.ModelInferResponse) -> Piece | None:
 
 
 def is_last(response: pb.ModelStreamInferResponse) -> bool:
-    """Whether no response follows; none does after an error."""
+    """Whether this is the last response, as is every error."""
     return bool(response.error_message) or _is_final(response.infer_response)
 
 
@@ -159,32 +160,32 @@ def _texts(raw: bytes) -> tuple[str, ...]:
 
 
 REQUEST_ID = "[request id: "
-HINTS = {"full": "send fewer at a time, or serve on more replicas", "unavailable": None}
+HINTS = {"full": "send fewer requests at a time, or add replicas", "unavailable": None}
 EMPTY_PROMPT = "the prompt is empty"
-"""Our backend's error for a health check."""
-PROCESS_DIED = "the process that serves it died; the next release loads it anew"
+"""Beginning of the error with which Millrace's backend answers a health check."""
+PROCESS_DIED = "the model's process died; the next release loads the model again"
 UNKNOWN_MODEL = "unknown model"
 NO_SUCH_MODEL = "there is no such model, or not this version"
 NOT_READY = ("is not ready", "is not available", "no available versions", "has no available")
 VLLM_PREFIX = "Error generating stream: "
-"""The prefix of every error of Triton's vLLM backend, whatever its cause."""
+"""The prefix of every error text of Triton's vLLM backend."""
 DEAD_ENGINE = "EngineCore encountered an issue"
 DEATH_SIGNS = (DEAD_ENGINE, "Failed to process the request", "stub process", "Stub process")
 
 
 def parse_error(text: str, model: str) -> MillraceError:
-    """Return the error for an error text of the server.
+    """Return the Millrace error for an error text of the server.
 
     Args:
-        text: the message, with or without a request id before it.
-        model: the name in the request.
+        text: the error text, with or without a request id in front.
+        model: the model's name in the request.
     """
     if text.startswith(REQUEST_ID):
         text = text.partition("] ")[2]
     what = f"{model} did not answer"
     word, _, rest = text.partition(": ")
     if word == "invalid":
-        return InputError(f"{model} does not take this request", seen=rest)
+        return InputError(f"{model} rejects this request", seen=rest)
     if word in HINTS:
         return TransientError(what, seen=rest, hint=HINTS[word])
     if UNKNOWN_MODEL in text:
@@ -195,7 +196,7 @@ def parse_error(text: str, model: str) -> MillraceError:
         return TransientError(what, seen=text, hint="promote a version, then run: millrace release")
     if text.startswith(VLLM_PREFIX):
         seen = text.removeprefix(VLLM_PREFIX)
-        return InputError(f"{model} does not take this request", seen=seen)
+        return InputError(f"{model} rejects this request", seen=seen)
     return WorkError(what, seen=text)
 
 
@@ -205,10 +206,10 @@ def is_death(error: MillraceError) -> bool:
 
 
 def is_from_own_backend(error: MillraceError) -> bool:
-    """Whether the error of a health check comes from our own backend."""
+    """Whether the error of a health check comes from Millrace's own backend."""
     return isinstance(error, InputError) and str(error.seen).startswith(EMPTY_PROMPT)
 
 
 def death_error(model: str, seen: str) -> TransientError:
-    """Return the error of a request whose backend's process died."""
+    """Return the error for a request whose backend process died."""
     return TransientError(f"{model} did not answer", seen=seen, hint=PROCESS_DIED)

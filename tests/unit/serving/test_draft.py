@@ -105,8 +105,8 @@ def test_a_draft_is_staged_where_one_is_asked_for(artifact: Artifact) -> None:
 @pytest.mark.parametrize(
     ("tokenizer", "config", "told"),
     [
-        ("[]", {}, "its tokenizer is another one"),
-        ("{}", {"vocab_size": 301}, "its vocabulary is of another size"),
+        ("[]", {}, "its tokenizer differs"),
+        ("{}", {"vocab_size": 301}, "its vocabulary size differs"),
         ("{}", {"max_position_embeddings": 63}, "its context is shorter"),
     ],
 )
@@ -136,10 +136,10 @@ def test_both_are_opened_by_one_engine(tmp_path: Path, artifact: Artifact) -> No
     files = variant(tmp_path / "other")
     files["model.safetensors"] = files.pop("openvino_model.xml")
     of_vllm = draft_of(files)
-    with pytest.raises(InputError, match="its variant is for another engine"):
+    with pytest.raises(InputError, match="its engine differs"):
         check(replace(artifact, draft=of_vllm))
     check(replace(artifact, files=files, draft=of_vllm))
-    with pytest.raises(InputError, match="its variant is for another engine"):
+    with pytest.raises(InputError, match="its engine differs"):
         check(replace(artifact, files=files))
 
 

@@ -142,7 +142,7 @@ def test_a_chat_is_rendered_by_the_models_template() -> None:
 
 @pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"])
 def test_a_template_can_do_no_harm(source: str) -> None:
-    with pytest.raises(errors.RequestError, match="does not take these messages$"):
+    with pytest.raises(errors.RequestError, match="rejects these messages$"):
         chat(source)
 
 

@@ -144,7 +144,7 @@ PATH = "/home/builder/openvino.genai/src/cpp"
     ("text", "status", "code", "retry_after"),
     [
         ("invalid: stop is 5, and must be a string", 400, "invalid_value", None),
-        ("full: 128 requests wait already, which is the most; try later", 503, "overloaded", 1),
+        ("full: 128 requests wait already, the limit; try again later", 503, "overloaded", 1),
         ("unavailable: the model is being unloaded; try again", 503, "model_unavailable", 5),
         (f"Request for unknown model: {PATH}", 404, "model_not_found", None),
         (f"Failed to process the request(s): {PATH}", 503, "model_unavailable", 5),
@@ -160,7 +160,7 @@ def test_errors_of_the_server_in_openais_form(text, status, code, retry_after) -
 
 def test_what_the_request_did_wrong_is_passed_on_and_nothing_else() -> None:
     error = translate_error(parse_error("invalid: stop is 5", "lm"), "lm", "prompt")
-    assert error.message == "lm does not take this request: stop is 5."
+    assert error.message == "lm rejects this request: stop is 5."
     assert error.param == "stop"
     assert translate_error(parse_error("invalid: x is 5", "lm"), "lm", "prompt").param is None
     for error in (TransientError("x", seen=PATH), WorkError("x", seen=PATH)):

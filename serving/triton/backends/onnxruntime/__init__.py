@@ -1,1 +1,1 @@
-"""The backend that answers to `backend: "onnxruntime"` where NVIDIA's C++ one is not installed."""
+"""The backend of `backend: "onnxruntime"` if NVIDIA's C++ backend is not installed."""

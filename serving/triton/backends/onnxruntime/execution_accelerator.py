@@ -1,7 +1,7 @@
-"""Read the TensorRT accelerator of `config.pbtxt` as options of ONNX Runtime's provider.
+"""Translate the TensorRT accelerator in `config.pbtxt` to options of ONNX Runtime's provider.
 
-Parameters have the names of Triton's C++ backend. Most are ONNX Runtime's own, beginning with
-`trt_`.
+The parameters have the names of Triton's C++ backend. Most are ONNX Runtime's own option names,
+which begin with `trt_`.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ RENAMED = {
 
 
 def tensorrt_options(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the options of the TensorRT provider, or None if it is not requested.
+    """Return the options of the TensorRT provider; None if TensorRT is not requested.
 
     Args:
-        config: `config.pbtxt` as JSON.
+        config: the parsed JSON form of `config.pbtxt`.
 
     Raises:
         ValueError: an accelerator, a parameter or a precision is unknown.
@@ -41,7 +41,7 @@ def tensorrt_options(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _read_option(parameter: tuple[str, str]) -> tuple[str, str]:
-    """Return the provider's name and value of one parameter; no name for the default precision."""
+    """Return the provider's option and value for a parameter; "" for the default precision."""
     name, value = parameter
     if name == "precision_mode":
         if value not in PRECISIONS:

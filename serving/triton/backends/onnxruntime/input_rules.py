@@ -1,7 +1,7 @@
-"""Checks requests by the rules of the version's dataset, in `features.json` beside its graph.
+"""Checks requests by the rules of the version's dataset, in `features.json` beside `model.onnx`.
 
-The rules and their texts are those of ingestion and batch inference. A graph takes any number: it
-would answer the category 7 of 3 with full confidence.
+The rules and their texts are those of ingestion and batch inference. They are needed because an
+ONNX graph accepts any number: it would answer category 7 of 3 with full confidence.
 """
 
 import json
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 FILE = "features.json"
 LARGEST = float(np.finfo(np.float32).max)
 REFUSED = "cannot be answered: "
-"""Between the number of a row and the reason."""
+"""Text between the row number and the reason in an error message."""
 
 
 class InputRules:
@@ -39,7 +39,7 @@ class InputRules:
         self.has_nullable = bool(self.nullable.any())
 
     def check_rows(self, rows: Array) -> Array:
-        """Return bool `[rows, width]`: which values are allowed."""
+        """Return bool `[rows, width]`: whether each value is allowed."""
         found: Array = (rows >= self.low) & (rows <= self.high)  # false for NaN
         if self.whole.size:
             values = rows[:, self.whole]
@@ -49,11 +49,11 @@ class InputRules:
         return found
 
     def find_faults(self, requests: Sequence[Array]) -> dict[int, str]:
-        """Return why requests are refused, by their position; each by its first row and column.
+        """Return the reason of each refused request, by position: its first bad row and column.
 
         Args:
-            requests: `[rows, width]` each. One of another width is not checked: ONNX Runtime
-                refuses it.
+            requests: arrays `[rows, width]`. A request of another width is not checked, because
+                ONNX Runtime refuses it.
         """
         positions = [
             position
@@ -78,7 +78,7 @@ class InputRules:
         return found
 
     def explain(self, row: Array) -> str:
-        """Return what is wrong with a row that is refused, and the wrong value."""
+        """Return the reason why a row is refused, and the wrong value."""
         start = 0
         for feature in self.features:
             part = row[start : start + feature["width"]]
@@ -90,7 +90,7 @@ class InputRules:
 
 
 def find_fault(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
-    """Return the text of a feature's fault, and which values have it; "" without a fault."""
+    """Return the text of a feature's fault and a mask of the faulty values; "" without a fault."""
     missing = np.isnan(part)
     tests = [
         (np.isinf(part), feature["unreadable"]),
@@ -103,6 +103,6 @@ def find_fault(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
 
 
 def load_rules(version: Path) -> InputRules | None:
-    """Return the rules of a version; None if it has none."""
+    """Return the rules of a version; None if it has no `features.json`."""
     file = version / FILE
     return InputRules(file.read_text()) if file.exists() else None

@@ -1,13 +1,13 @@
-"""A Triton Python-based backend for models whose version folder holds `model.onnx`.
+"""A Python-based Triton backend for models whose version folder has a `model.onnx`.
 
 It replaces NVIDIA's C++ backend of the same name and reads the same `config.pbtxt`: the parameters
 `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `enable_mem_arena` and
 `enable_mem_pattern`, `optimization { graph { level } }`, and the accelerator `tensorrt` of GPU
-instances, which both backends ignore on a CPU. Triton runs it in stub processes, one for each
-instance, so it imports nothing of Millrace.
+instances, which both backends ignore on a CPU. Triton runs this backend in stub processes, one for
+each instance, so it imports nothing of Millrace.
 
-Unlike the C++ backend, it checks requests by `features.json`, if a version has that beside its
-graph, and never answers with NaN or an infinity. Triton's warm-up is exempt from both: its rows of
+Unlike the C++ backend, it checks requests by `features.json`, if the version has that file, and
+never answers with NaN or an infinity. Neither applies to Triton's warm-up, because its rows of
 zeros need not be valid.
 """
 
@@ -69,12 +69,12 @@ class TritonPythonModel:
         self.check()
 
     def check(self) -> None:
-        """Raise if config.pbtxt names a tensor that the graph does not have."""
+        """Raise an error if config.pbtxt names a tensor that the ONNX graph does not have."""
         check_names("input", self.inputs, [node.name for node in self.session.get_inputs()])
         check_names("output", self.outputs, [node.name for node in self.session.get_outputs()])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer all requests, by one run of the session if possible."""
+        """Answer all requests, if possible by one run of the session."""
         responses: list[Any] = [None] * len(requests)
         feeds: dict[int, Feed] = {}
         for position, request in enumerate(requests):
@@ -96,7 +96,7 @@ class TritonPythonModel:
         return responses
 
     def _is_warmup(self, feeds: Mapping[int, Feed]) -> bool:
-        """Whether these are the zeros that Triton sends before the requests of clients."""
+        """Whether these are the rows of zeros that Triton sends before clients' requests."""
         if self.warmup_rows_left <= 0:
             return False
         arrays = [array for feed in feeds.values() for array in feed.values()]
@@ -108,7 +108,7 @@ class TritonPythonModel:
         return zeros
 
     def _find_faults(self, feeds: Mapping[int, Feed]) -> dict[int, str]:
-        """Return why requests are refused, by their position."""
+        """Return the reason of each refused request, by the request's position."""
         if self.rules is None:
             return {}
         positions = [p for p, feed in feeds.items() if self.rules.input in feed]
@@ -120,10 +120,10 @@ class TritonPythonModel:
         del self.session
 
     def _read_feed(self, request: Any) -> Feed:
-        """Read a request's inputs; numbers are views of Triton's shared memory, not copies.
+        """Return a request's inputs; numbers are views of Triton's shared memory, not copies.
 
         Raises:
-            ValueError: an array has another shape than the model's input. Triton 2.51 accepts
+            ValueError: an array does not have the shape of the model's input. Triton 2.51 accepts
                 `[0, 4]` and `[2**62, 4]` with four numbers, and returns an array of one dimension.
         """
         feed = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -134,7 +134,7 @@ class TritonPythonModel:
         return feed
 
     def _answer_group(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
-        """Run the requests together, and one by one if that fails, so that none fails another."""
+        """Run the requests together; if that fails, one by one, so that one cannot fail others."""
         if not requests:
             return []
         try:
@@ -167,7 +167,7 @@ class TritonPythonModel:
         ]
 
     def response(self, outputs: Mapping[str, Array]) -> Any:
-        """Return the response to one request: an error if an output is not finite."""
+        """Return the response to one request, which is an error if an output is not finite."""
         if not self.is_warming_up and not all(map(is_finite, outputs.values())):
             return internal_error(NOT_FINITE)
         tensors = [pb_utils.Tensor(name, encode_texts(array)) for name, array in outputs.items()]
@@ -175,7 +175,7 @@ class TritonPythonModel:
 
 
 def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
-    """Translate `config.pbtxt`, as JSON, to ONNX Runtime's session options."""
+    """Return ONNX Runtime's session options for the parsed JSON form of `config.pbtxt`."""
     values = {key: entry["string_value"] for key, entry in config.get("parameters", {}).items()}
     options = ort.SessionOptions()
     if int(values.get("intra_op_thread_count", "0")) > 0:
@@ -192,15 +192,14 @@ def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
 
 
 def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
-    """Return the execution providers of an instance, by priority.
+    """Return the execution providers of an instance, in order of priority.
 
-    For KIND_GPU they are TensorRT, if the accelerator is requested, CUDA and the CPU's; else only
-    the CPU's.
+    For KIND_GPU: TensorRT (if the accelerator is requested), CUDA and CPU. Otherwise only CPU.
     """
     options = read_accelerator(config)
     if kind != "GPU":
         if options is not None:
-            pb_utils.Logger.log_warn("the accelerator tensorrt is for KIND_GPU, and this is a CPU")
+            pb_utils.Logger.log_warn("the accelerator tensorrt is for KIND_GPU; a CPU ignores it")
         return ["CPUExecutionProvider"]
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise pb_utils.TritonModelException(
@@ -217,7 +216,7 @@ def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
 
 
 def read_accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the options of TensorRT, or None if it is not requested; refuse unknown ones."""
+    """Return the options of TensorRT; None if it is not requested. Unknown options are refused."""
     try:
         return tensorrt_options(config)  # type: ignore[no-any-return]
     except ValueError as error:
@@ -225,7 +224,7 @@ def read_accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) -> None:
-    """Raise if TensorRT is requested and was not loaded: ONNX Runtime continues without it."""
+    """Raise an error if TensorRT was requested but not loaded, which ONNX Runtime would ignore."""
     is_wanted = kind == "GPU" and read_accelerator(config) is not None
     if is_wanted and "TensorrtExecutionProvider" not in loaded:
         raise pb_utils.TritonModelException(
@@ -235,24 +234,24 @@ def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) 
 
 
 def input_shape(entry: Mapping[str, Any], batches: bool) -> tuple[int, ...]:
-    """Return the shape of an input in config.pbtxt, -1 for any length."""
+    """Return the shape of an input in config.pbtxt; -1 for a dimension of any length."""
     return (-1,) * batches + tuple(int(length) for length in entry["dims"])
 
 
 def check_shape(name: str, shape: Sequence[int], wanted: Sequence[int]) -> None:
-    """Raise ValueError if the model does not take an array of this shape."""
+    """Raise ValueError if an array's shape does not fit the input's shape."""
     if len(shape) != len(wanted) or any(
         length not in (-1, found) for length, found in zip(wanted, shape, strict=True)
     ):
-        raise ValueError(f"input {name!r} has shape {[*shape]}, and the model takes {[*wanted]}")
+        raise ValueError(f"input {name!r} has shape {[*shape]}, but the model needs {[*wanted]}")
 
 
 def check_names(kind: str, configured: Sequence[str], found: Sequence[str]) -> None:
-    """Raise if config.pbtxt names a tensor that the graph does not have."""
+    """Raise an error if config.pbtxt names a tensor that the model does not have."""
     unknown = sorted(set(configured) - set(found))
     if unknown:
         raise pb_utils.TritonModelException(
-            f"config.pbtxt names the {kind} {unknown}, and model.onnx has {sorted(found)}"
+            f"config.pbtxt names the {kind} {unknown}, but the model has {sorted(found)}"
         )
 
 
@@ -264,7 +263,7 @@ def concatenate_feeds(feeds: Sequence[Feed]) -> Feed:
 
 
 def split_rows(array: Array, rows: Sequence[int]) -> list[Array]:
-    """Split the output of a joined run into views with so many rows each."""
+    """Split the output of a run of several requests into views with `rows` rows each."""
     if array.ndim == 0 or len(array) != sum(rows):
         raise ValueError(f"an output has shape {array.shape} for a batch of {sum(rows)}")
     return np.split(array, np.cumsum(rows)[:-1])
@@ -277,7 +276,7 @@ def decode_texts(array: Array) -> Array:
 
 
 def encode_texts(array: Array) -> Array:
-    """Convert ONNX Runtime's str to Triton's bytes; numbers stay as they are."""
+    """Convert ONNX Runtime's str to Triton's bytes; numbers stay unchanged."""
     if array.dtype != np.object_:
         return array
     return np.array([str(item).encode() for item in array.ravel()], dtype=object).reshape(
@@ -286,7 +285,7 @@ def encode_texts(array: Array) -> Array:
 
 
 def warmup_rows(config: Mapping[str, Any]) -> int:
-    """Return how many rows of zeros Triton sends to an instance before it is ready."""
+    """Return how many rows of zeros Triton sends to an instance before the instance is ready."""
     entries = config.get("model_warmup", [])
     return sum(
         max(entry.get("batch_size", 1), 1) * max(entry.get("count", 0), 1) for entry in entries
@@ -294,24 +293,24 @@ def warmup_rows(config: Mapping[str, Any]) -> int:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether an output has neither NaN nor an infinity; outputs of other types have none."""
+    """Whether an output has neither NaN nor an infinity; always true for non-float outputs."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def is_true(text: str) -> bool:
-    """Read a flag as Triton's C++ backends do."""
+    """Whether a flag is set, by the rules of Triton's C++ backends."""
     return text.lower() in ("true", "1")
 
 
 def internal_error(text: str) -> Any:
-    """Return the response of an error that is the model's fault."""
+    """Return the response for an error that the model caused."""
     return pb_utils.InferenceResponse(
         error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)
     )
 
 
 def error_response(error: BaseException) -> Any:
-    """Return the response of an error, with the code of the client's fault if it is that."""
+    """Return the response for an error; its code tells whether the client caused it."""
     kind = pb_utils.TritonError
     code = kind.INVALID_ARG if isinstance(error, CLIENT_ERRORS) else kind.INTERNAL
     return pb_utils.InferenceResponse(error=kind(str(error), code))

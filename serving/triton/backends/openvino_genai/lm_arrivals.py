@@ -1,8 +1,8 @@
-"""Gathers requests that come at the same time, so that the engine admits them together.
+"""Gathers requests that arrive at the same time, so that the engine admits them together.
 
-The engine holds Python's GIL for a whole step, so no request is read meanwhile, and reading one
-takes the GIL several times. Of 32 requests that come at once a step would admit one or two, and a
-batch that fills so slowly loses a fifth of its speed.
+The engine holds Python's GIL for a whole step, so no request is read meanwhile; and reading one
+request needs the GIL several times. Without gathering, a step would admit one or two of 32
+simultaneous requests, and a batch that fills so slowly loses a fifth of its speed.
 """
 
 import threading
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEXT_SECONDS = 0.0005
-"""How long to wait for another request after one has come."""
+"""How long to wait for another request after one has arrived."""
 MAX_SECONDS = 0.01
-"""How long open answers wait at most, however many requests come."""
+"""How long running answers wait at most, even if more requests arrive."""
 
 
 class Arrivals:
@@ -37,7 +37,7 @@ class Arrivals:
                 self._changed.notify()
 
     def gather(self) -> None:
-        """Wait for the requests that are coming; if none is, only release the GIL once."""
+        """Wait for the requests that are being read; without any, only release the GIL once."""
         time.sleep(0)
         deadline = time.monotonic() + MAX_SECONDS
         with self._changed:

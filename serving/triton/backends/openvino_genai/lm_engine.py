@@ -1,7 +1,8 @@
-"""The thread that owns the engine: it adds requests, steps, and sends what is new.
+"""The thread that owns the engine: it adds requests, makes steps, and sends new text.
 
-`openvino_genai.ContinuousBatchingPipeline` batches its requests at each step. It never gets more
-than `max_num_seqs` answers, so that this file can count, refuse and cancel the requests that wait.
+The engine, `openvino_genai.ContinuousBatchingPipeline`, batches its requests at each step. It never
+gets more than `max_num_seqs` answers at a time. The other requests wait in this file, which can
+count, refuse and cancel them.
 """
 
 import threading
@@ -24,7 +25,7 @@ from lm_stream import Stream, pause_seconds  # type: ignore[import-not-found]
 
 REOPEN_SECONDS = 5.0
 SETTLING_STEPS = 2
-"""After the last request: one step releases it, the next counts the cache."""
+"""Steps after the last request: one releases the request, the next updates the cache usage."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Limits:
     """The limits of the engine.
 
     Attributes:
-        sequences: answers that the engine generates at a time.
-        waiting: requests that wait for it.
-        guesses: tokens that the draft model proposes at a time; None without one.
+        sequences: the largest number of answers that the engine generates at a time.
+        waiting: the largest number of requests that wait for the engine.
+        guesses: tokens that the draft model proposes at a time; None: no draft model.
     """
 
     sequences: int
@@ -46,10 +47,10 @@ class Engine:
     """A queue of requests and the thread that answers them.
 
     Args:
-        open_pipeline: opens the engine; called again after the engine failed.
-        limits: of the engine.
+        open_pipeline: opens the engine; called again if the engine fails.
+        limits: the limits of the engine.
         count_finished: counts a request that ended.
-        log: writes errors, to the server's log only.
+        log: writes an error to the server's log; clients do not see it.
     """
 
     def __init__(
@@ -77,16 +78,16 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests that the engine has not begun."""
+        """The number of requests that the engine has not started."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Answers that the engine generates."""
+        """The number of answers that the engine generates now."""
         return sum(len(stream.open_answers) for stream in self._running)
 
     def open_streams(self) -> list[Stream]:
-        """Return the requests that are not answered yet."""
+        """Return the requests that are not fully answered yet."""
         with self._changed:
             return [*self._waiting, *self._running]
 
@@ -102,7 +103,7 @@ class Engine:
             if len(self._waiting) >= self._limits.waiting:
                 raise RequestError(
                     FULL,
-                    f"{self._limits.waiting} requests wait already, which is the most; try later",
+                    f"{self._limits.waiting} requests wait already, the limit; try again later",
                 )
             self._waiting.append(stream)
             self._changed.notify()
@@ -115,7 +116,7 @@ class Engine:
             self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Answer the open requests for so long, end the others, and free the engine."""
+        """Answer open requests for up to `seconds`, fail the others, and free the engine."""
         with self._changed:
             self._closing_at = time.monotonic() + seconds
             self._changed.notify()
@@ -127,14 +128,14 @@ class Engine:
             while self._wait_for_work():
                 try:
                     self._step()
-                except Exception as error:  # of the engine or our own: no request may wait for ever
+                except Exception as error:  # any error, because no request may wait forever
                     self._drop_pipeline(error)
         finally:
-            text = "the model was unloaded before the answer; try again"
+            text = "the model was unloaded before the answer was complete; try again"
             self._end_all(RequestError(UNAVAILABLE, text))
 
     def _wait_for_work(self) -> bool:
-        """Wait for a request; false if the engine is closed, or its time to close is over."""
+        """Wait for a request; return false if the thread is to end because the engine closes."""
         with self._changed:
             while not (self._waiting or self._running or self._closing_at is not None):
                 self._changed.wait()
@@ -144,7 +145,7 @@ class Engine:
             return bool(self._waiting or self._running) and not is_late
 
     def _step(self) -> None:
-        """Make one step of the engine, and send what is new."""
+        """Make one step of the engine, and send the new text."""
         if self._pipeline is None:
             self._reopen_pipeline()
         self.arrivals.gather()
@@ -159,13 +160,13 @@ class Engine:
         self._measure_cache()
 
     def _measure_cache(self) -> None:
-        """Read the use of the cache, which the engine frees only in steps without requests."""
+        """Read the usage of the KV cache, which the engine frees only in steps without requests."""
         for _ in range(0 if self._running else SETTLING_STEPS):
             self._pipeline.step()
         self.cache_usage = self._pipeline.get_metrics().cache_usage / 100
 
     def _admit(self) -> None:
-        """Give waiting requests to the engine, first come first served, while there is room."""
+        """Give waiting requests to the engine, first come first served, while it has room."""
         while True:
             with self._changed:
                 if not self._waiting:
@@ -183,8 +184,8 @@ class Engine:
                         self._pipeline, self._number, stream.request.ids, config
                     )
             except RuntimeError as error:
-                self._log(f"the engine refused a request: {error}")
-                self._end(stream, invalid("the engine does not take this request"))
+                self._log(f"OpenVINO GenAI refused a request: {error}")
+                self._end(stream, invalid("the engine refused this request; see Triton's log"))
 
     def _drop_cancelled(self) -> None:
         for stream in [each for each in self.open_streams() if each.is_cancelled]:
@@ -199,11 +200,11 @@ class Engine:
             for answer in stream.open_answers:
                 read_tokens(stream, answer, now, self._ends)
             if any(is_ignored(answer) for answer in stream.open_answers):
-                text = "the answer does not fit the engine's cache; ask for fewer tokens"
+                text = "the answer does not fit into the KV cache; request fewer tokens"
                 self._end(stream, RequestError(FULL, text))
 
     def _decode(self, pause: float) -> None:
-        """Decode the answers that are to be sent, by one call for all."""
+        """Decode the answers that are due to be sent, with one call for all."""
         answers = [
             answer
             for stream in self._running
@@ -231,7 +232,7 @@ class Engine:
             stream.listener.keep_alive()
 
     def _end(self, stream: Stream, error: RequestError) -> None:
-        """End a request by an error."""
+        """End a request with an error."""
         stream.listener.send(error)
         self._remove(stream)
 
@@ -240,7 +241,7 @@ class Engine:
             self._end(stream, error)
 
     def _remove(self, stream: Stream) -> None:
-        """Remove a request; the engine frees an answer when its handle is gone."""
+        """Remove a request; the engine frees an answer when its handle is deleted."""
         with self._changed:
             for answer in stream.answers:
                 if answer.handle is not None:
@@ -251,20 +252,20 @@ class Engine:
                     queue.remove(stream)
 
     def _drop_pipeline(self, error: Exception) -> None:
-        """End the running requests after the engine failed; waiting ones get a new engine."""
+        """End the running requests after the engine failed; waiting requests get a new engine."""
         self._log(f"the engine failed, and is opened again: {error!r}")
-        text = "the engine failed at work on this and other requests and is opened again; try again"
+        text = "the engine failed while answering this and other requests and restarts; try again"
         for stream in list(self._running):
             self._end(stream, RequestError(UNAVAILABLE, text))
         self._pipeline, self.cache_usage = None, 0.0
 
     def _reopen_pipeline(self) -> None:
-        """Open the engine again; if that fails, end the waiting requests and try again later."""
+        """Open the engine again; if this fails, end the waiting requests and try again later."""
         try:
             self._pipeline = self._open_pipeline()
             self.tokenizer = self._pipeline.get_tokenizer()
         except Exception:
-            text = "the engine cannot be opened again; see Triton's log"
+            text = "the engine cannot be opened again; Triton's log has the reason"
             self._end_all(RequestError(UNAVAILABLE, text))
             time.sleep(REOPEN_SECONDS)
             raise

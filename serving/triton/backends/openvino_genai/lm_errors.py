@@ -1,4 +1,4 @@
-"""The error of a request that is not answered; its text begins with a word for the error's kind."""
+"""The error of an unanswered request. Its text begins with the kind of error."""
 
 INVALID = "invalid"
 FULL = "full"
@@ -6,10 +6,10 @@ UNAVAILABLE = "unavailable"
 
 
 class RequestError(Exception):
-    """A request is not answered.
+    """A request cannot be answered.
 
     Args:
-        kind: `invalid`, the client's fault; `full`, too many wait; `unavailable`, try again.
+        kind: `invalid`: the client's fault; `full`: too many requests; `unavailable`: try again.
         text: what is wrong, what was seen and what is valid.
     """
 
@@ -19,5 +19,5 @@ class RequestError(Exception):
 
 
 def invalid(text: str) -> RequestError:
-    """Return the error of a request that is not valid."""
+    """Return the error for an invalid request."""
     return RequestError(INVALID, text)

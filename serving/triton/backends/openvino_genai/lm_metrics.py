@@ -1,8 +1,9 @@
 """The backend's Prometheus metrics, on Triton's metrics endpoint.
 
 Each update is a round trip to the server, so the engine's thread only records numbers, and another
-thread sends them. The label `instance` differs in every load of a model: while one instance
-replaces another, both exist, and with equal labels Triton would delete the newer one's series too.
+thread sends them. The label `instance` differs in every load of a model. While one instance
+replaces another, both exist, and with equal labels Triton would delete the series of the newer
+instance too.
 """
 
 import threading
@@ -17,19 +18,19 @@ INPUT, OUTPUT = "input_tokens_total", "output_tokens_total"
 RUNNING, WAITING, CACHE = "running_sequences", "waiting_sequences", "cache_usage"
 HISTOGRAM, COUNTER, GAUGE = "HISTOGRAM", "COUNTER", "GAUGE"
 FAMILIES = {
-    FIRST: (HISTOGRAM, "From a request's arrival to its first token, in microseconds."),
-    EACH: (HISTOGRAM, "From one token of an answer to its next, on average, in microseconds."),
+    FIRST: (HISTOGRAM, "Time from a request's arrival to its first token, in microseconds."),
+    EACH: (HISTOGRAM, "Mean time between two tokens of an answer, in microseconds."),
     INPUT: (COUNTER, "Tokens of the prompts of requests that ended."),
-    OUTPUT: (COUNTER, "Tokens of their answers."),
-    RUNNING: (GAUGE, "Answers that the engine works on."),
-    WAITING: (GAUGE, "Requests that it has not begun."),
-    CACHE: (GAUGE, "Share of the cache of keys and values that is in use, from 0 to 1."),
+    OUTPUT: (COUNTER, "Tokens of the answers to requests that ended."),
+    RUNNING: (GAUGE, "Answers that the engine generates now."),
+    WAITING: (GAUGE, "Requests that the engine has not started."),
+    CACHE: (GAUGE, "Share of the KV cache in use, from 0 to 1."),
 }
 BUCKETS = [step * 10.0**power for power in range(2, 8) for step in (1, 2, 5)]
 
 
 class Metrics:
-    """The series of one instance.
+    """The metric series of one instance.
 
     Args:
         labels: labels of every series.
@@ -69,7 +70,7 @@ class Metrics:
                 self._times.append((EACH, seconds * 1e6 * answers / (tokens - answers)))
 
     def flush(self, gauges: Mapping[str, float]) -> None:
-        """Send the recorded numbers and the gauges; by one thread at a time."""
+        """Send the recorded numbers and the gauges; only one thread at a time may call this."""
         with self._lock:
             sums, self._sums = self._sums, {}
             times, self._times = self._times, []

@@ -1,4 +1,4 @@
-"""Open and configure OpenVINO GenAI's engine, and translate to and from its API."""
+"""Open and configure the engine of OpenVINO GenAI, and translate to and from its API."""
 
 import json
 import sys
@@ -10,24 +10,24 @@ from language_generation import greedy_config  # type: ignore[import-not-found]
 from lm_sampling import Sampling  # type: ignore[import-not-found]
 from lm_stream import LENGTH, STOP, Answer, Stream  # type: ignore[import-not-found]
 
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # else it reports usage
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # or it reports usage
 import openvino as ov  # noqa: E402
 import openvino_genai as genai  # noqa: E402
 
 DEVICE = "CPU"
 ENGINE = "engine.json"
 OWN_PROPERTIES = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
-"""What a version may set in its `engine.json`: the precision of computation and cache."""
+"""Properties that a version may set in `engine.json`: precision of computation and KV cache."""
 SEED_STEP = 0x9E3779B1
 SEED_SPACE = 2**32
-"""The engine uses the lower half of a seed."""
+"""The engine uses only the lower 32 bits of a seed."""
 
 
 def version_parameters(folder: Path, parameters: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters of `config.pbtxt` that apply to one version.
 
-    All loaded versions share one `config.pbtxt`, while the draft is in the version's folder: a
-    version without a draft can be loaded beside one that has a draft.
+    All loaded versions share one `config.pbtxt`, but a draft model is in the folder of its version.
+    So `draft_model` is left out for a version whose folder has no draft.
     """
     has_draft = (folder / parameters.get("draft_model", "")).is_dir()
     return {key: each for key, each in parameters.items() if has_draft or key != "draft_model"}
@@ -37,8 +37,8 @@ def open_pipeline(folder: Path, values: Mapping[str, str]) -> Any:
     """Open the pipeline of a model.
 
     Args:
-        folder: the version's, with the model, tokenizer and detokenizer as OpenVINO IR.
-        values: its parameters, see `version_parameters`.
+        folder: the version's folder, with model, tokenizer and detokenizer as OpenVINO IR.
+        values: the version's parameters; see `version_parameters`.
     """
     properties = {**own_properties(folder), **read_properties(folder, values)}
     scheduler = scheduler_config(values)
@@ -57,7 +57,7 @@ def scheduler_config(values: Mapping[str, str]) -> Any:
 
 
 def read_properties(folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return OpenVINO's properties from a version's parameters."""
+    """Return the OpenVINO properties that correspond to a version's parameters."""
     properties: dict[str, Any] = {}
     if int(values.get("num_threads", "0")) > 0:
         properties["INFERENCE_NUM_THREADS"] = int(values["num_threads"])
@@ -69,18 +69,18 @@ def read_properties(folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def own_properties(folder: Path) -> dict[str, str]:
-    """Return the properties in a model's `engine.json`; OpenVINO chooses the others."""
+    """Return the properties in a model's `engine.json`; OpenVINO chooses all others."""
     file = folder / ENGINE
     values = json.loads(file.read_text()) if file.exists() else {}
     return {name: str(values[name]) for name in OWN_PROPERTIES if name in values}
 
 
 def add_request(pipeline: Any, number: int, ids: Any, config: Any) -> Any:
-    """Give the engine an answer to generate, and return its handle.
+    """Add an answer to the engine, and return the handle of its generation.
 
     Args:
         pipeline: the engine.
-        number: a unique number of the answer.
+        number: a unique number for the answer.
         ids: the prompt, int64 tokens [1, tokens].
         config: see `generation_config`.
     """
@@ -88,13 +88,13 @@ def add_request(pipeline: Any, number: int, ids: Any, config: Any) -> Any:
 
 
 def generation_config(sampling: Sampling, index: int, defaults: Any, guesses: int | None) -> Any:
-    """Translate the sampling of the answer with this index.
+    """Return the engine's configuration for one of the answers to a prompt.
 
     Args:
-        sampling: with max_tokens and a seed.
-        index: from 0 to n - 1.
-        defaults: the engine's own settings, which have the tokens that end a text.
-        guesses: tokens that the draft model proposes at a time; None without one.
+        sampling: the request's sampling, with max_tokens and seed set.
+        index: the index of the answer, from 0 to n - 1; each index gets its own seed.
+        defaults: the engine's default configuration, which has the tokens that end a text.
+        guesses: tokens that the draft model proposes at a time; None: no draft model.
     """
     config = greedy_config(defaults, sampling.max_tokens, ignore_eos=sampling.ignore_eos)
     config.min_new_tokens = sampling.min_tokens
@@ -117,8 +117,8 @@ def read_tokens(stream: Stream, answer: Answer, now: float, ends: Collection[int
     Args:
         stream: the request.
         answer: one of its answers.
-        now: seconds of `perf_counter`.
-        ends: the tokens that end an answer; the one that did is counted and not shown.
+        now: the time, in seconds of `perf_counter`.
+        ends: the tokens that end an answer; an end token counts as output but is not shown.
     """
     ends = () if stream.request.sampling.ignore_eos else ends
     while answer.handle.can_read():
@@ -131,6 +131,6 @@ def read_tokens(stream: Stream, answer: Answer, now: float, ends: Collection[int
 
 
 def is_ignored(answer: Answer) -> bool:
-    """Whether the engine gave up an answer because its cache has no room for it."""
+    """Whether the engine gave up an answer because the KV cache has no room for it."""
     ignored = genai.GenerationStatus.IGNORED
     return not answer.has_ended and answer.handle.get_status() == ignored

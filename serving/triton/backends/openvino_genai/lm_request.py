@@ -23,9 +23,9 @@ FLAGS = {
     "return_num_input_tokens": "num_input_tokens",
     "return_num_output_tokens": "num_output_tokens",
 }
-"""The output that each flag requests."""
+"""The output that each boolean input requests."""
 CHARACTERS = 64
-"""Of a prompt for each token of the context; a longer prompt is not tokenized."""
+"""Largest number of characters of a prompt, per token of the context; checked before tokenizing."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Bounds:
     """The limits of a request.
 
     Attributes:
-        context: tokens of prompt and answer together.
-        sequences: answers to one prompt.
+        context: the largest number of tokens of prompt and answer together.
+        sequences: the largest number of answers to one prompt.
     """
 
     context: int
@@ -47,24 +47,24 @@ def read_request(
     """Check a request and tokenize its prompt.
 
     Args:
-        inputs: arrays by the input's name, each of one element.
-        tokenizer: the engine's.
-        template: the model's chat template.
-        bounds: of this model.
+        inputs: arrays of one element, by input name.
+        tokenizer: the engine's tokenizer.
+        template: the model's chat template; None: the model has none.
+        bounds: the limits of this model.
 
     Raises:
-        RequestError: something is not valid, with what would be.
+        RequestError: the request is not valid; the text says what is valid.
     """
     sampling = parse_sampling(read_text(inputs, SAMPLING), bounds.sequences)
     is_chat = MESSAGES in inputs
     if is_chat == (TEXT in inputs):
         raise invalid(
-            f"a request has either {TEXT} or {MESSAGES}, and this has "
+            f"a request must have either {TEXT} or {MESSAGES}, and this one has "
             f"{'both' if is_chat else 'neither'}"
         )
     prompt = render_chat(inputs, template) if is_chat else read_text(inputs, TEXT)
     if not prompt.isascii() and any("\ud800" <= each <= "\udfff" for each in prompt):
-        raise invalid("the prompt has half of a surrogate pair, which no UTF-8 has")
+        raise invalid("the prompt has half of a surrogate pair, which is not valid UTF-8")
     if len(prompt) > CHARACTERS * bounds.context:
         raise invalid(
             f"the prompt has {len(prompt)} characters, and the model's context, "
@@ -86,10 +86,10 @@ def read_request(
 
 
 def count_room(tokens: int, context: int) -> int:
-    """Return how many tokens of the context a prompt leaves to an answer.
+    """Return how many tokens of the context a prompt leaves for the answer.
 
     Raises:
-        RequestError: the prompt has no tokens, or leaves none to the answer.
+        RequestError: the prompt has no tokens, or leaves none for the answer.
     """
     if tokens == 0:
         raise invalid("the prompt is empty, and must have at least one token")
@@ -102,15 +102,16 @@ def count_room(tokens: int, context: int) -> int:
 
 
 def requested_outputs(inputs: Mapping[str, Any]) -> set[str]:
-    """Return the outputs beside the text that a request asks for."""
+    """Return the names of the outputs that a request asks for beside the text."""
     return {output for name, output in FLAGS.items() if read_flag(inputs, name, default=False)}
 
 
 def render_chat(inputs: Mapping[str, Any], template: ChatTemplate | None) -> str:
-    """Return the prompt that the model's chat template makes of the messages.
+    """Return the prompt that the model's chat template renders from the messages.
 
     Raises:
-        RequestError: the messages are not valid, or there is no template, or it rejects them.
+        RequestError: the messages are not valid, or the model has no chat template, or the template
+            rejects the messages.
     """
     messages = parse_json(MESSAGES, read_text(inputs, MESSAGES))
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
@@ -124,14 +125,14 @@ def render_chat(inputs: Mapping[str, Any], template: ChatTemplate | None) -> str
         return str(template.prompt(messages))
     except TemplateRefusal as error:
         reason = f": {error}" if str(error) else ""
-        raise invalid(f"the model's chat template does not take these messages{reason}") from None
+        raise invalid(f"the model's chat template rejects these messages{reason}") from None
 
 
 def read_text(inputs: Mapping[str, Any], name: str) -> str:
     """Return a text input; empty if it is missing.
 
     Raises:
-        RequestError: it is not UTF-8, or not one text.
+        RequestError: the input is not UTF-8, or does not have exactly one element.
     """
     value = _read_element(inputs, name, b"")
     raw = value if isinstance(value, bytes) else str(value).encode()
@@ -152,7 +153,7 @@ def _read_element(inputs: Mapping[str, Any], name: str, default: Any) -> Any:
     """Return the one element of an input, or the default if the input is missing.
 
     Raises:
-        RequestError: it has no element, or more than one.
+        RequestError: the input has no element, or more than one.
     """
     if name not in inputs:
         return default
@@ -167,19 +168,22 @@ def _is_message(message: Any) -> bool:
 
 
 def read_context(config: str, limit: int) -> int:
-    """Return the tokens of prompt and answer together.
+    """Return the largest number of tokens of prompt and answer together.
 
     Args:
-        config: a model's `config.json`.
-        limit: of the server; 0 for the model's own context.
+        config: the text of a model's `config.json`.
+        limit: the limit of the server; 0: use the model's own context.
 
     Raises:
-        ValueError: neither is known.
+        ValueError: `config.json` has no context, and the server has no limit.
     """
     values = json.loads(config)
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
     own = next((int(values[name]) for name in names if values.get(name)), 0)
     known = [number for number in (own, limit) if number > 0]
     if not known:
-        raise ValueError(f"config.json has none of {', '.join(names)}: set max_model_len")
+        raise ValueError(
+            f"the model's context is unknown, because config.json has none of {', '.join(names)}: "
+            "set max_model_len"
+        )
     return min(known)

@@ -1,4 +1,4 @@
-"""Parse and check `sampling_parameters`, whose names are those of Triton's vLLM backend."""
+"""Parse and check `sampling_parameters`, with the names of Triton's vLLM backend."""
 
 import json
 import math
@@ -16,19 +16,19 @@ PENALTIES = ("presence_penalty", "frequency_penalty")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen, and when to end.
+    """How tokens are chosen, and when an answer ends.
 
     Attributes:
-        temperature: 0 always takes the likeliest token.
-        top_p: keep the likeliest tokens whose probabilities sum up to this, in (0, 1].
-        top_k: keep so many of the likeliest tokens; None keeps all.
-        repetition_penalty: above 1 makes tokens of prompt and answer less likely.
-        seed: the same seed gives the same answer again; None draws a random one.
-        stop: texts that end an answer; they are not part of it.
-        max_tokens: of one answer; None for the default.
-        min_tokens: of one answer; before that the end of text is not chosen.
-        n: answers to the prompt.
-        ignore_eos: continue after the end of text, up to max_tokens.
+        temperature: the sampling temperature; 0 always chooses the likeliest token.
+        top_p: choose among the likeliest tokens whose probabilities sum up to this, in (0, 1].
+        top_k: choose among this number of the likeliest tokens; None: all tokens.
+        repetition_penalty: above 1 makes the tokens of prompt and answer less likely.
+        seed: equal seeds give equal answers; None: a random seed.
+        stop: texts that end an answer; the answer does not include them.
+        max_tokens: the largest number of tokens of one answer; None: the default.
+        min_tokens: the number of tokens of one answer before which it cannot end.
+        n: the number of answers to the prompt.
+        ignore_eos: continue after an end-of-text token, up to max_tokens.
     """
 
     temperature: float = 1.0
@@ -49,14 +49,14 @@ class Sampling:
 
 
 def parse_sampling(text: str, most: int) -> Sampling:
-    """Parse the JSON object of a request; null stands for the default.
+    """Parse the JSON object of a request's sampling parameters; null means the default.
 
     Args:
-        text: the JSON; empty for all defaults.
-        most: the largest n.
+        text: the JSON; empty: all defaults.
+        most: the largest n that is allowed.
 
     Raises:
-        RequestError: it is not a JSON object, a key is unknown, or a value is not valid.
+        RequestError: the text is not a JSON object, a key is unknown, or a value is not valid.
     """
     values = parse_json("sampling_parameters", text) if text else {}
     if not isinstance(values, Mapping):
@@ -64,7 +64,7 @@ def parse_sampling(text: str, most: int) -> Sampling:
     unknown = sorted(set(values) - set(READERS))
     if unknown:
         raise invalid(
-            f"sampling_parameters has {', '.join(map(repr, unknown))}; known are "
+            f"sampling_parameters has unknown keys: {', '.join(map(repr, unknown))}; known are "
             f"{', '.join(sorted(READERS))}"
         )
     read = {key: READERS[key](key, value) for key, value in values.items() if value is not None}
@@ -80,10 +80,10 @@ def parse_sampling(text: str, most: int) -> Sampling:
 
 
 def parse_json(name: str, text: str) -> Any:
-    """Parse standard JSON, without NaN and Infinity.
+    """Parse standard JSON, which has no NaN or Infinity.
 
     Raises:
-        RequestError: it is not JSON.
+        RequestError: the text is not JSON.
     """
 
     def reject(word: str) -> Any:
@@ -100,7 +100,7 @@ def parse_json(name: str, text: str) -> Any:
 
 
 def describe(value: Any) -> str:
-    """Return a value as JSON, shortened, for a message."""
+    """Return a value as JSON for a message, shortened to 60 characters."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -131,20 +131,21 @@ def _whole(lowest: int, highest: int) -> Callable[..., int]:
 
 
 def _top_k(key: str, value: Any) -> int | None:
-    """Read how many tokens to keep; -1 and 0 mean all, as in vLLM."""
+    """Return how many tokens to choose among; None (all) for -1 and 0, as in vLLM."""
     return _whole(-1, 2**31 - 1)(key, value) if value not in (0, -1) else None
 
 
 def _zero_penalty(key: str, value: Any) -> None:
-    """Refuse a penalty, which the engine applies wrongly.
+    """Refuse a penalty other than 0, because the engine applies penalties wrongly.
 
-    OpenVINO GenAI 2026.4 subtracts it from the absolute value of a logit. If the logit is negative,
-    as for most tokens of many models, the token becomes likelier, and the answer repeats itself.
+    OpenVINO GenAI 2026.4 subtracts the penalty from the absolute value of a logit. If the logit is
+    negative, as for most tokens of many models, the token becomes likelier, and the answer repeats
+    itself.
     """
     if isinstance(value, bool) or value != 0:
         raise invalid(
-            f"{key} is {describe(value)}, and must be 0: the engine of this model gets it wrong "
-            "where logits are negative; repetition_penalty it gets right"
+            f"{key} is {describe(value)}, and must be 0, because the engine of this model applies "
+            "it wrongly to negative logits; use repetition_penalty"
         )
 
 

@@ -1,4 +1,4 @@
-"""The state of a request while it is answered: its answers, and the next part to send."""
+"""The state of a request while it is answered: its answers, and the next response to send."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -12,10 +12,11 @@ from lm_text import Detokenizer, StopFilter  # type: ignore[import-not-found]
 
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 PAUSE_SECONDS = 0.006
-"""Between two parts of a stream, for each open stream. Sending a part takes the engine's thread
-about 0.3 ms, so all streams together take a twentieth of its time."""
+"""Pause between two responses of a stream, multiplied by the number of open streams. Sending one
+response takes about 0.3 ms of the engine's thread, so all streams together take a twentieth of the
+thread's time."""
 MAX_PAUSE_SECONDS = 0.25
-"""However many streams are open, so that a reader sees the text flow."""
+"""Longest pause for any number of open streams, so that a reader sees the text flow."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class Part:
     """The content of one response.
 
     Attributes:
-        texts: the new text of each answer; so reasons, its finish reason, "" while it continues.
-        output_tokens: of each answer, since the response before.
-        is_last: whether no response follows.
+        texts: the new text of each answer.
+        reasons: the finish reason of each answer; "" while the answer continues.
+        output_tokens: the new tokens of each answer since the previous response.
+        is_last: whether this is the last response.
     """
 
     texts: tuple[str, ...]
@@ -41,10 +43,10 @@ class Listener(Protocol):
         """Send a part or an error; return false if the client no longer listens."""
 
     def is_cancelled(self) -> bool:
-        """Whether the client cancelled the request; may take a while."""
+        """Whether the client cancelled the request; this call may take a while."""
 
     def keep_alive(self) -> None:
-        """Send an empty part, if the client has received nothing for long."""
+        """Send an empty part if the client has received nothing for a while."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +55,9 @@ class GenerateRequest:
 
     Attributes:
         ids: the prompt, int64 tokens [1, tokens].
-        sampling: with max_tokens set.
-        stream: whether to send pieces, or one response.
-        echo: the beginning of every answer: the prompt, or nothing.
+        sampling: the sampling, with max_tokens set.
+        stream: whether to stream the answer in several responses.
+        echo: the text that begins every answer: the prompt, or nothing.
     """
 
     ids: Any
@@ -65,7 +67,7 @@ class GenerateRequest:
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the prompt."""
+        """The number of tokens of the prompt."""
         return int(self.ids.shape[1])
 
 
@@ -81,36 +83,36 @@ class Answer:
         self._text = request.echo
         self._sent_tokens = 0
         self._decoded_tokens = 0
-        self.has_ended = False  # for the engine; its last text may not be decoded yet
+        self.has_ended = False  # the engine has ended; the last text may not be decoded yet
         self._end_reason = LENGTH
         self._hidden_tokens = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens that the engine has generated, with the one that ended the answer."""
+        """The number of generated tokens, including the token that ended the answer."""
         return len(self.detokenizer.ids) + self._hidden_tokens
 
     @property
     def unsent(self) -> int:
-        """Tokens that no response has counted."""
+        """The number of tokens that no response has reported."""
         return self.tokens - self._sent_tokens
 
     @property
     def needs_decoding(self) -> bool:
-        """Whether there are tokens to decode, or an end to find."""
+        """Whether there are tokens to decode, or the end of the answer is not processed yet."""
         has_new = self._decoded_tokens < len(self.detokenizer.ids)
         return not self.reason and (has_new or self.has_ended)
 
     def add(self, ids: Sequence[int]) -> None:
-        """Add tokens of the engine."""
+        """Add tokens that the engine has generated."""
         self.detokenizer.add(ids)
 
     def end(self, reason: str, ends: Collection[int] = ()) -> None:
         """Record that the engine generates no more tokens.
 
         Args:
-            reason: why.
-            ends: tokens that end an answer and are not shown.
+            reason: the finish reason.
+            ends: the tokens that end an answer and are not shown.
         """
         self.has_ended, self._end_reason = True, reason
         shown = list(shown_ids(self.detokenizer.ids, ends))
@@ -118,7 +120,7 @@ class Answer:
         self.detokenizer.ids = shown
 
     def add_text(self, known: str, text: str) -> None:
-        """Add the decoded windows of the detokenizer."""
+        """Add the new text of the detokenizer's decoded windows."""
         new = self.detokenizer.new_text(known, text, is_last=self.has_ended)
         self._decoded_tokens = len(self.detokenizer.ids)
         self._text += self._stops.filter(new, is_last=self.has_ended)
@@ -128,7 +130,7 @@ class Answer:
             self.reason = self._end_reason
 
     def take_part(self) -> tuple[str, str, int]:
-        """Return the text, the finish reason and the tokens since the last call."""
+        """Return the text, finish reason and number of tokens that are new since the last call."""
         text, tokens = self._text, self.unsent
         self._text, self._sent_tokens = "", self.tokens
         return text, self.reason, tokens
@@ -139,14 +141,15 @@ class Stream:
     """One request, its answers, and when its parts are sent.
 
     Attributes:
-        request: of the client.
-        listener: the client.
-        interval: tokens of an answer between two parts, the first of which is sent at once; None
-            for the tokens that come in the pause between two parts.
-        answers: as many as requested.
-        began: when the request came, in seconds of `perf_counter`.
-        first_at: when its first token came; so last_at, its last.
-        is_cancelled: whether the client is known to have cancelled it.
+        request: the client's request.
+        listener: sends responses to the client.
+        interval: the number of tokens of an answer between two parts; the first part is sent at
+            once. None: parts are sent after a pause, see `pause_seconds`.
+        answers: the answers, `sampling.n` of them.
+        began: when the request arrived, in seconds of `perf_counter`.
+        first_at: when the first token was generated; 0 before.
+        last_at: when the last token so far was generated; 0 before.
+        is_cancelled: whether the client has cancelled the request.
     """
 
     request: GenerateRequest
@@ -174,25 +177,25 @@ class Stream:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens of all answers."""
+        """The number of generated tokens of all answers."""
         return sum(answer.tokens for answer in self.answers)
 
     def record_tokens(self, now: float) -> None:
-        """Record when tokens came."""
+        """Record that tokens were generated at `now`."""
         self.first_at = self.first_at or now
         self.last_at = now
 
     def must_decode(self, answer: Answer, pause: float) -> bool:
-        """Whether an answer is to be decoded now: to send it, or to find a stop text.
+        """Whether an answer must be decoded now, to send its text or to find a stop text.
 
         Args:
-            answer: of this stream.
-            pause: seconds between two parts, if no interval is set.
+            answer: one of this stream's answers.
+            pause: the seconds between two parts, used if no interval is set.
         """
         return answer.has_stops or (self.request.stream and self._has_enough(answer, pause))
 
     def is_due(self, pause: float) -> bool:
-        """Whether a part is to be sent now."""
+        """Whether the next part must be sent now."""
         if self.is_done:
             return True
         return self.request.stream and any(self._has_enough(each, pause) for each in self.answers)
@@ -217,5 +220,5 @@ class Stream:
 
 
 def pause_seconds(streams: int) -> float:
-    """Return the seconds between two parts of each of so many streams."""
+    """Return the seconds between two parts of a stream, if `streams` streams are open."""
     return min(PAUSE_SECONDS * streams, MAX_PAUSE_SECONDS)

@@ -1,42 +1,42 @@
-"""Detokenize an answer piece by piece, so that the joined pieces are the whole text.
+"""Detokenize an answer incrementally, so that the joined parts equal the whole text.
 
-A byte-level tokenizer cuts characters in two, and other tokenizers write a token differently at the
-start of a text. So new text is found by decoding the tokens before it, with and without the new
-tokens (vLLM's `detokenize_incrementally`), and text that may still become another character is kept
-back.
+A byte-level tokenizer may split a character between tokens, and other tokenizers decode a token
+differently at the start of a text. So the tokens before the new ones are decoded twice, without and
+with the new tokens; the difference is the new text (vLLM's `detokenize_incrementally`). Text that
+may still become another character is held back.
 """
 
 from collections.abc import Sequence
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 MAX_BROKEN = 3
-"""Bytes of an incomplete character: a whole one has four at most."""
+"""Most bytes of an incomplete UTF-8 character, because a complete one has at most four."""
 
 
 class Detokenizer:
-    """The text of one answer, as its tokens come."""
+    """Decodes the text of one answer while its tokens arrive."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self._before = 0  # tokens before this one are not decoded again
-        self._known = 0  # the tokens from there to here end with a whole character
-        self._given = 0  # characters of the tokens after, which were returned already
+        self._before = 0  # tokens before this index are not decoded again
+        self._known = 0  # the tokens up to this index end with a whole character
+        self._given = 0  # characters of later tokens that were returned already
 
     def add(self, ids: Sequence[int]) -> None:
         """Add tokens."""
         self.ids += ids
 
     def windows(self) -> tuple[list[int], list[int]]:
-        """Return the two lists of tokens to decode for `new_text`: known, and known with new."""
+        """Return two lists of tokens to decode for `new_text`: without and with the new tokens."""
         return self.ids[self._before : self._known], self.ids[self._before :]
 
     def new_text(self, known: str, text: str, *, is_last: bool) -> str:
-        """Return the new characters that are certain.
+        """Return the new characters that later tokens cannot change.
 
         Args:
-            known: the first of `windows`, decoded.
-            text: the second.
-            is_last: whether no tokens follow, so that nothing is kept back.
+            known: the decoded first list of `windows`.
+            text: the decoded second list.
+            is_last: whether no tokens follow; then nothing is held back.
         """
         new = text[len(known) :]
         certain = len(new) if is_last else len(new) - count_broken(new)
@@ -48,15 +48,15 @@ class Detokenizer:
 
 
 def count_broken(text: str) -> int:
-    """Return how many characters at the end may be the beginning of another character."""
+    """Return how many characters at the end of a text may be an incomplete character."""
     return min(len(text) - len(text.rstrip(BROKEN)), MAX_BROKEN)
 
 
 class StopFilter:
-    """Cuts an answer at the first complete stop text, however its pieces are split.
+    """Cuts an answer at the first stop text, even if the stop text arrives in several parts.
 
     Args:
-        stops: the texts, none of them empty.
+        stops: the stop texts; none is empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -65,11 +65,11 @@ class StopFilter:
         self.found = False
 
     def filter(self, text: str, *, is_last: bool) -> str:
-        """Return the text that can be sent: nothing that may be part of a stop text.
+        """Return the text that can be sent; hold back the end if it may begin a stop text.
 
         Args:
             text: the next characters of the answer.
-            is_last: whether none follow, so that nothing is kept back.
+            is_last: whether no characters follow; then nothing is held back.
         """
         if self.found:
             return ""
@@ -81,7 +81,7 @@ class StopFilter:
         return text[:cut]
 
     def _count_held(self, text: str) -> int:
-        """Return the length of the longest end of the text that begins a stop text."""
+        """Return the length of the longest suffix of the text that is a prefix of a stop text."""
         longest = max((len(stop) - 1 for stop in self._stops), default=0)
         ends = (text[-length:] for length in range(min(longest, len(text)), 0, -1))
         return next((len(e) for e in ends if any(s.startswith(e) for s in self._stops)), 0)

@@ -1,30 +1,31 @@
-"""A Triton Python-based backend for causal language models, by OpenVINO GenAI.
+"""A Python-based Triton backend for causal language models that uses OpenVINO GenAI.
 
 A version's folder has `openvino_model.xml`, `openvino_tokenizer.xml` and
-`openvino_detokenizer.xml` with their weights, `config.json` and, for chats, a template in
-`tokenizer_config.json` or `chat_template.jinja`; and `engine.json`, if the precision is not the one
-that OpenVINO chooses for this machine. Inputs and outputs have the names of Triton's vLLM backend.
-Parameters in `config.pbtxt`:
+`openvino_detokenizer.xml` with their weights, and `config.json`. For chats it has a template in
+`tokenizer_config.json` or `chat_template.jinja`. It has `engine.json` if the precision is not the
+one that OpenVINO chooses for this machine. Inputs and outputs have the names of Triton's vLLM
+backend. Parameters in `config.pbtxt`:
 
     max_num_seqs           answers that the engine generates at a time
-    cache_size_gib         memory of its cache of keys and values
-    enable_prefix_caching  true keeps the cache of prompts that begin alike
-    stream_interval        tokens between two pieces of a stream, the first of which is sent at
-                           once; without it, as many as come in 6 ms for each open stream, and in
-                           0.25 s at most
-    max_queue_size         requests that wait at most
-    max_model_len          tokens of prompt and answer together; 0 for the model's context
-    num_threads            threads of the engine; 0 for all cores
-    draft_model            a folder beside the model's files with a draft model; a version without
-                           that folder is served without one. The engine fails with both a draft
-                           and prefix caching, so the latter is off then, and a seed repeats its
-                           answer only while no other request is in flight
+    cache_size_gib         memory of the engine's KV cache
+    enable_prefix_caching  true reuses the KV cache of prompts with the same beginning
+    stream_interval        tokens between two responses of a stream; the first response is sent at
+                           once. Without this parameter, the pause between two responses is 6 ms
+                           for each open stream, at most 0.25 s
+    max_queue_size         the largest number of requests that wait
+    max_model_len          tokens of prompt and answer together; 0: the model's context
+    num_threads            threads of the engine; 0: all cores
+    draft_model            the name of a folder with a draft model, in the version's folder. A
+                           version without this folder is served without a draft. The engine fails
+                           with both a draft and prefix caching, so a draft turns prefix caching
+                           off. With a draft, a seed repeats its answer only while no other request
+                           is in flight
     num_assistant_tokens   tokens that the draft model proposes at a time
 
-`execute` checks a request, tokenizes it and returns; the engine's thread answers it by the
-request's response sender. The text of an error begins with `invalid`, `full` or `unavailable`, and
-has nothing of the engine's own texts, which name the folders that it was built in. The backend runs
-in a stub process and imports nothing of Millrace.
+`execute` checks a request, tokenizes it and returns. The engine's thread answers by the request's
+response sender. The text of an error begins with `invalid`, `full` or `unavailable`. It never
+contains the engine's own messages, because they name the folders that the engine was built in. The
+backend runs in a stub process and imports nothing of Millrace.
 """
 
 import json
@@ -53,11 +54,11 @@ from lm_stream import GenerateRequest, Part, Stream  # type: ignore[import-not-f
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 SWITCH_SECONDS = 0.001
-"""The engine holds Python's GIL for a whole step, so other threads must request it early."""
+"""Python's switch interval: short, because the engine holds the GIL for a whole step."""
 WATCH_SECONDS = 0.1
 KEEP_ALIVE_SECONDS = 1.0
 CLOSE_SECONDS = 8.0
-"""Triton gives a server ten seconds to end."""
+"""Less than the ten seconds that Triton has to shut down (`exit-timeout-secs`)."""
 
 
 class TritonPythonModel:
@@ -86,16 +87,16 @@ class TritonPythonModel:
                 pb_utils.Logger.log_error,
             )
         except RuntimeError as error:
-            pb_utils.Logger.log_error(f"the engine refused {folder}: {error}")
+            pb_utils.Logger.log_error(f"OpenVINO GenAI cannot open {folder}: {error}")
             raise pb_utils.TritonModelException(
-                "OpenVINO GenAI cannot open the model; Triton's log says why"
+                "OpenVINO GenAI cannot open the model; Triton's log has the reason"
             ) from None
         self.closed = threading.Event()
         self.watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self.watcher.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Put the requests into the queue, and answer invalid ones by an error."""
+        """Put the requests into the queue, and answer invalid requests with an error."""
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -103,13 +104,13 @@ class TritonPythonModel:
                     self._submit(request, sender)
             except RequestError as error:
                 sender.send(error_response(error), FINAL)
-            except Exception as error:  # else the client would wait for ever
+            except Exception as error:  # otherwise the client would wait forever
                 pb_utils.Logger.log_error(f"a request could not be read: {error!r}")
-                text = "the request could not be read; see Triton's log"
+                text = "the request could not be read; Triton's log has the reason"
                 sender.send(error_response(RequestError(UNAVAILABLE, text)), FINAL)
 
     def finalize(self) -> None:
-        """Let the streams end, and send the last metrics."""
+        """Wait for the open streams, and send the last metrics."""
         self.engine.close(CLOSE_SECONDS)
         self.closed.set()
         self.watcher.join()
@@ -140,15 +141,16 @@ class TritonPythonModel:
 
 
 class Listener:
-    """The client of one request.
+    """Sends responses to the client of one request.
 
-    Triton frees a sender's memory with its last response. To ask it then or later whether the
-    request is cancelled would crash the server. So no two calls are made at a time.
+    Triton frees the memory of a sender with its last response. A call of `is_cancelled` on the
+    sender at that time or later would crash the server. So a lock allows one call at a time, and
+    none after the last response.
 
     Args:
         sender: the request's response sender.
-        outputs: to send beside the text.
-        request: of the client.
+        outputs: names of the outputs to send beside the text.
+        request: the client's request.
     """
 
     def __init__(self, sender: Any, outputs: set[str], request: GenerateRequest) -> None:
@@ -180,9 +182,10 @@ class Listener:
             return not self._is_closed and bool(self._sender.is_cancelled())
 
     def keep_alive(self) -> None:
-        """Send an empty part to a stream that has received nothing for long.
+        """Send an empty part if a stream has received nothing for a second.
 
-        Triton never answers a request whose process died; the client notices its silence.
+        Triton never answers a request whose backend process died. The missing keep-alives tell the
+        client.
         """
         if self._request.stream and time.monotonic() - self._sent_at > KEEP_ALIVE_SECONDS:
             nothing = ("",) * self._request.sampling.n

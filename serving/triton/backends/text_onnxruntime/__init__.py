@@ -1,1 +1,1 @@
-"""The backend that answers to `backend: "text_onnxruntime"`: text in, labels and scores out."""
+"""The backend of `backend: "text_onnxruntime"`: text in, class scores or labels out."""

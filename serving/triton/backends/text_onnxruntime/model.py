@@ -1,9 +1,9 @@
-"""A Triton Python-based backend for models that classify text: tokenizer and graph in one step.
+"""A Python-based Triton backend for text classifiers: tokenizer and ONNX graph in one step.
 
-A version's folder has `tokenizer.json` beside `model.onnx`. The input is `text`, one string a row;
-the output is the graph's. It runs where Triton's python backend does, with `onnxruntime` and
-`tokenizers`, on a laptop as in NVIDIA's container, and imports nothing of Millrace. `text_session`
-is a copy of the model of the backend `onnxruntime`.
+A version's folder has `tokenizer.json` beside `model.onnx`. The input is `text`, one string per
+row; the output is that of the ONNX graph. The backend needs Triton's python backend, `onnxruntime`
+and `tokenizers`, on a laptop as in NVIDIA's container, and imports nothing of Millrace.
+`text_session` is a copy of `model.py` of the backend `onnxruntime`.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
     """One instance of one model version: a tokenizer and an ONNX Runtime session."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open both; an exception here makes Triton refuse the version."""
+        """Open tokenizer and session; an exception here makes Triton refuse the version."""
         version = Path(args["model_repository"]) / args["model_version"]
         self.batcher = TextBatcher(version / "tokenizer.json")
         super().initialize(args)
 
     def check(self) -> None:
-        """Raise if config.pbtxt names a tensor that the version does not have."""
+        """Raise an error if config.pbtxt names a tensor that the version does not have."""
         outputs = [node.name for node in self.session.get_outputs()]
         check_names("input", self.inputs, [TEXT])
         check_names("output", self.outputs, outputs)
@@ -44,7 +44,7 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
         return [self.response({self.output_name: output}) for output in outputs]
 
     def _run_texts(self, texts: list[str]) -> Array:
-        """Return the output of all texts, in their order."""
+        """Return the output for all texts, in the order of the texts."""
         positions, outputs = [], []
         for rows, ids in self.batcher.batches(texts):
             positions.append(rows)

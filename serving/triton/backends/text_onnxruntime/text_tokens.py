@@ -1,4 +1,4 @@
-"""Tokenize texts into batches for a graph."""
+"""Tokenize texts into batches for an ONNX graph."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Triton's instances run in parallel; threads of the tokenizer would take their cores.
+# Triton's instances run in parallel; threads of the tokenizer would compete for their cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Tokenizer
 
 Array = npt.NDArray[Any]
 
 CHARACTERS = 64
-"""Of a text for each token that it may have; training and batch inference cut there too."""
+"""Characters kept of a text, per token of the limit; training and batch inference use it too."""
 MAX_TOKENS = 8192
-"""Of a batch, with padding, unless a single text has more."""
+"""Largest number of tokens in a batch, including padding; a single text may exceed it."""
 
 
 class TextBatcher:
-    """Tokenizes texts, and groups them into batches."""
+    """Tokenizes texts, and groups texts of similar length into batches."""
 
     def __init__(self, path: Path) -> None:
-        """Open `tokenizer.json`, which has the truncation and the padding."""
+        """Open `tokenizer.json`, which defines the truncation and the padding too."""
         self.tokenizer = Tokenizer.from_file(str(path))
         self.padding = int((self.tokenizer.padding or {})["pad_id"])
         self.characters = CHARACTERS * int((self.tokenizer.truncation or {})["max_length"])
         self.tokenizer.no_padding()
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[Array, Array]]:
-        """Yield `(positions [rows], ids int64 [rows, tokens])` of texts with similar lengths."""
+        """Yield batches `(positions [rows], ids int64 [rows, tokens])`, texts of similar length."""
         cut = [text[: self.characters] for text in texts]
         ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(cut)]
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
@@ -44,7 +44,7 @@ class TextBatcher:
 
 
 def split_batches(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Split positions, by ascending length, into batches of `MAX_TOKENS` with padding."""
+    """Split positions, in order of length, into batches of at most `MAX_TOKENS` with padding."""
     batch: list[int] = []
     for position in order:
         if batch and (len(batch) + 1) * lengths[position] > MAX_TOKENS:

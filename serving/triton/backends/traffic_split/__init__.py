@@ -1,1 +1,1 @@
-"""The backend that shares one model's requests between two of its versions."""
+"""The backend that splits one model's requests between two of its versions."""

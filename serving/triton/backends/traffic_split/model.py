@@ -1,26 +1,28 @@
-"""A Triton Python-based backend that splits a model's requests between two of its versions.
+"""A Python-based Triton backend that splits a model's requests between two of its versions.
 
-It is served under the model's name during a rollout. It passes each request on, whole and
-unchanged, by BLS to the champion or to the candidate, which are loaded as another model, the arms.
-In a canary a share of the requests goes to the candidate; in a shadow the answer is always the
-champion's, and the candidate gets the request afterwards. Parameters in `config.pbtxt`:
+During a rollout the splitter has the model's name. It passes each request on, unchanged, to the
+champion or to the candidate, by BLS (Business Logic Scripting). Both versions are loaded under the
+name of a helper model, the arms. In a canary, a share of the requests goes to the candidate. In
+a shadow, the answer is always the champion's, and the candidate gets the request afterwards.
+Parameters in `config.pbtxt`:
 
     arms              the model that has both versions loaded
-    champion          its version that serves now; so candidate
+    champion          the version that serves now
+    candidate         the version on trial
     kind              canary or shadow
     weight_percent    percent of the requests that the candidate answers in a canary
-    compare_percent   percent of those that the champion answers too, to compare
+    compare_percent   percent of the candidate's requests that the champion answers too
     sticky_key        the request parameter whose value decides which version answers
     tolerance         relative difference up to which two numbers agree
-    timeout_s         seconds after which a candidate has failed a request
-    began             a label of all counters: when this step of the rollout began
+    timeout_s         seconds without an answer after which the candidate has failed a request
+    began             when this step of the rollout began; a label of all counters
 
-A request with the parameter `millrace_probe` is a health check: the champion answers it, and it is
-not counted.
+A request with the parameter `millrace_probe` is a health check: the champion answers it, and no
+counter counts it.
 
-Triton gives an instance one request at a time, so `execute` passes it to a thread and returns, and
-the thread answers by the request's response sender. The backend runs in a stub process and imports
-nothing of Millrace.
+Triton gives an instance one request at a time, so `execute` passes the request to a thread and
+returns. The thread answers by the request's response sender. The backend runs in a stub process and
+imports nothing of Millrace.
 """
 
 import json
@@ -41,13 +43,14 @@ from split_threads import DaemonPool  # type: ignore[import-not-found]
 
 WORKERS = 20
 CANDIDATE_CALLS = 12
-"""With WORKERS the 32 BLS calls that the python backend allows an instance at a time, so that
-candidates that hang cannot use up the champion's.
+"""Limit of calls to the candidate. Together with WORKERS it is 32, the number of concurrent BLS
+calls that the python backend allows per instance, so calls to a hanging candidate leave room for
+calls to the champion.
 """
 CLOSE_SECONDS = 5.0
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 REFUSED = re.compile(r"\[ONNXRuntimeError\] : 2 : |row \d+ cannot be answered: ")
-"""The beginning of an error of ONNX Runtime or our input rules that is the client's fault."""
+"""Start of an error message of ONNX Runtime or Millrace's input rules that the client caused."""
 
 
 class TritonPythonModel:
@@ -79,7 +82,7 @@ class TritonPythonModel:
             self.workers.submit(partial(self._serve, request, sender), wait=True)
 
     def finalize(self) -> None:
-        """Let the calls in flight end, and send the last counts."""
+        """Wait for the calls in flight, and send the last counts."""
         self.workers.close(CLOSE_SECONDS)
         self.callers.close(CLOSE_SECONDS)
         self.counters.close()
@@ -94,9 +97,9 @@ class TritonPythonModel:
                 self._serve_canary(request, sender)
             else:
                 sender.send(client_response(self._call_champion(request)), FINAL)
-        except Exception as error:  # else the client would wait for ever
+        except Exception as error:  # otherwise the client would wait forever
             log_error(error)
-            with suppress(pb_utils.TritonModelException):  # it may have its answer already
+            with suppress(pb_utils.TritonModelException):  # the request may be answered already
                 sender.send(error_response(error), FINAL)
 
     def _serve_shadow(self, request: Any, sender: Any) -> None:
@@ -115,7 +118,7 @@ class TritonPythonModel:
             call.add_done_callback(log_failure)
 
     def _serve_canary(self, request: Any, sender: Any) -> None:
-        """Answer by the candidate, or by the champion if the candidate fails."""
+        """Answer from the candidate, or from the champion if the candidate fails."""
         call = self._submit_candidate(partial(self._call_timed, "candidate", request))
         answer = wait_for_answer(call, self.timeout) if call else None
         if answer is not None and not answer.has_error():
@@ -173,7 +176,7 @@ class TritonPythonModel:
 
 
 def wait_for_answer(call: Any, seconds: float) -> Any:
-    """Return the answer of a call, or None if it does not come in time."""
+    """Return the answer of a call, or None if it does not arrive in time."""
     try:
         return call.result(seconds)
     except Timeout:
@@ -181,12 +184,12 @@ def wait_for_answer(call: Any, seconds: float) -> Any:
 
 
 def read_outputs(answer: Any) -> dict[str, Any]:
-    """Return the outputs of an answer."""
+    """Return the outputs of an answer, by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
 
 def client_response(answer: Any) -> Any:
-    """Return an answer for the client: an error gets the code that Triton 2.51 loses in BLS."""
+    """Return the answer for the client; restore an error's code, which Triton 2.51 loses in BLS."""
     if answer.has_error() and REFUSED.match(text := answer.error().message()):
         code = pb_utils.TritonError.INVALID_ARG
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
@@ -194,7 +197,7 @@ def client_response(answer: Any) -> Any:
 
 
 def error_response(error: Exception) -> Any:
-    """Answer a request by an error."""
+    """Return the response for an error of the splitter."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
 
 

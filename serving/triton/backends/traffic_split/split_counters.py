@@ -1,13 +1,13 @@
 """The splitter's Prometheus counters, on Triton's metrics endpoint.
 
-Each increment is a round trip to the server, so sums are kept here and sent twice a second. A page
-that is read meanwhile would have some of the increments and not the others. So `flushes_begun` is
-incremented before the others and `flushes_done` after them. Triton writes its page from the first
-registered family to the last, so `flushes_done` is at its top and `flushes_begun` at its end: if
-both are equal, all counters between them are consistent (a sequence lock).
+Each increment is a round trip to the server, so increments are summed here and sent twice a second.
+A metrics page that is read meanwhile would have only some of the increments. So `flushes_begun` is
+incremented before the other counters and `flushes_done` after them. Triton writes its page from the
+first registered family to the last, so `flushes_done` is at the top and `flushes_begun` at the end:
+if both are equal, all counters between them are consistent (a sequence lock).
 
-The label `instance` differs in every load of the model: while one instance replaces another, both
-exist, and with equal labels Triton would delete the newer one's series too.
+The label `instance` differs in every load of the model. While one instance replaces another, both
+exist, and with equal labels Triton would delete the series of the newer instance too.
 """
 
 import threading
@@ -20,26 +20,26 @@ from split_observations import BLOCK, LatencyBlocks  # type: ignore[import-not-f
 FLUSH_SECONDS = 0.5
 BEGUN, DONE = "flushes_begun", "flushes_done"
 DESCRIPTIONS = {
-    DONE: "Times that the counters below were brought up to date.",
+    DONE: "Number of completed updates of the counters below.",
     "requests": "Requests that a version had to answer.",
-    "failures": "Requests that it failed; a candidate's only where the champion answered.",
-    "latency_seconds": "Time of its answers to clients, summed, in seconds.",
+    "failures": "Requests that a version failed; a candidate's only if the champion answered.",
+    "latency_seconds": "Sum of the latencies of a version's answers, in seconds.",
     "log_latency_blocks": f"Blocks of {BLOCK} successive latencies.",
     "log_latency": "Mean of ln(latency in microseconds) in a block, summed over blocks.",
-    "log_latency_squares": "The same, squared before it is summed.",
-    "compared_rows": "Rows that both versions answered, one of each request.",
-    "agreeing_rows": "Rows that both answered alike.",
-    "shed": "Calls that were not made because too many were under way.",
-    BEGUN: "Times that an update of the counters above began.",
+    "log_latency_squares": "Square of the mean of ln(latency) in a block, summed over blocks.",
+    "compared_rows": "Rows that both versions answered, one per request.",
+    "agreeing_rows": "Rows that both versions answered alike.",
+    "shed": "Calls to the candidate dropped because too many were in flight.",
+    BEGUN: "Number of started updates of the counters above.",
 }
 
 
 class Counters:
-    """Counters of both versions; safe to use from several threads.
+    """Counters of both versions; thread-safe.
 
     Args:
         labels: labels of every series.
-        versions: the version of each arm, by its name.
+        versions: the version of each arm, by the arm's name: champion or candidate.
     """
 
     def __init__(self, labels: Mapping[str, str], versions: Mapping[str, str]) -> None:
@@ -65,17 +65,17 @@ class Counters:
         self._flusher.start()
 
     def add(self, arm: str, **amounts: float) -> None:
-        """Add to counters of an arm, by their names."""
+        """Add amounts to the counters of an arm, by counter name."""
         with self._lock:
             self._add(arm, amounts)
 
     def add_latency(self, arm: str, seconds: float) -> None:
-        """Count the time of an answer."""
+        """Count the latency of an answer."""
         with self._lock:
             self._add(arm, {"latency_seconds": seconds, **self._blocks[arm].add(seconds)})
 
     def close(self) -> None:
-        """Send the rest, and delete the series: metrics before their families."""
+        """Send the remaining sums, and delete the series: metrics before their families."""
         self._closed.set()
         self._flusher.join()
         self._flush()
@@ -94,7 +94,7 @@ class Counters:
     def _flush(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        for arm in self._blocks:  # also without increments, as a sign of life
+        for arm in self._blocks:  # even without increments, to show that this splitter is alive
             sums = pending.get(arm, {})
             for name, amount in {BEGUN: 1.0, **sums, DONE: 1.0}.items():
                 self._metrics[arm, name].increment(amount)

@@ -1,4 +1,4 @@
-"""Route a request: whether it is a probe, its sticky value, and the share of that value."""
+"""Routing of a request: whether it is a probe, its sticky value, and the hash of that value."""
 
 import json
 from hashlib import blake2b
@@ -13,9 +13,9 @@ def is_probe(request: Any) -> bool:
 
 
 def sticky_value(request: Any, name: str) -> bytes:
-    """Return the value by which requests stay with one version.
+    """Return the value that decides the version, so that equal values get the same version.
 
-    It is the parameter of that name, else the correlation id, else the request id, else the inputs.
+    It is the parameter `name`, else the correlation id, else the request id, else the inputs.
     """
     for value in (
         _parameters(request).get(name),
@@ -29,13 +29,13 @@ def sticky_value(request: Any, name: str) -> bytes:
 
 
 def hash_to_share(salt: str, value: bytes) -> float:
-    """Return a number in [0, 1), uniform over values and the same for equal values.
+    """Return a number in [0, 1): uniform over values, and the same for equal values.
 
-    A share below one weight is below every larger weight, so a client that once got the candidate
-    gets it in the following steps too.
+    A share that is below the weight of one step is below that of the later steps too, so a client
+    that got the candidate once gets the candidate in all later steps.
 
     Args:
-        salt: makes the shares of each rollout different.
+        salt: a text that differs between rollouts, so that the shares differ too.
         value: the sticky value.
     """
     digest = blake2b(salt.encode() + value, digest_size=8).digest()

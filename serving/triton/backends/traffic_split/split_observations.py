@@ -1,4 +1,4 @@
-"""The observations of the judge: whether two answers agree, and latencies in blocks."""
+"""Observations for the judge of a rollout: agreement of answers, and blocks of latencies."""
 
 import math
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 BLOCK = 32
-"""Latencies in one observation, their mean. Latencies of requests in one queue depend on each
-other, so the variance of single ones would be too small (batch means; Law, Simulation Modeling and
-Analysis, section 9.5.3).
+"""Number of latencies whose mean is one observation. Latencies of requests in one queue depend on
+each other, so a variance from single latencies would be too small (batch means; Law, Simulation
+Modeling and Analysis, section 9.5.3).
 """
 
 
 def compare_rows(
     champion: Mapping[str, Array], candidate: Mapping[str, Array], tolerance: float
 ) -> Flags:
-    """Return for each row whether all outputs of the two versions agree.
+    """Return, for each row, whether all outputs of the two versions agree.
 
     Args:
-        champion: its outputs, `[rows, …]` each.
-        candidate: its outputs.
+        champion: the champion's outputs by name, each `[rows, …]`.
+        candidate: the candidate's outputs by name.
         tolerance: relative difference up to which two numbers agree.
     """
     outputs = [
@@ -42,7 +42,7 @@ def _compare_output(champion: Array, candidate: Array | None, tolerance: float) 
 
 
 def _compare_values(champion: Array, candidate: Array, tolerance: float) -> Array:
-    """Compare `[rows, columns]`: scores by the best column, single numbers by their difference."""
+    """Compare `[rows, columns]`: scores by the best column, single numbers by `tolerance`."""
     if champion.dtype.kind != "f":
         return np.asarray(champion == candidate)
     if champion.shape[1] > 1:
@@ -53,15 +53,15 @@ def _compare_values(champion: Array, candidate: Array, tolerance: float) -> Arra
 
 
 class LatencyBlocks:
-    """Successive latencies of one version, of which only the sums over whole blocks are kept."""
+    """Sums up successive latencies of one version in blocks of `BLOCK`."""
 
     def __init__(self) -> None:
         self._count, self._total = 0, 0.0
 
     def add(self, seconds: float) -> dict[str, float]:
-        """Add a latency, and return the increments of the counters.
+        """Add a latency, and return the increments of the counters: empty until a block is full.
 
-        Counters never fall, so they sum the logarithm of microseconds, of at least one.
+        The logarithm is of microseconds, at least 1, because counters cannot decrease.
         """
         self._count += 1
         self._total += math.log(max(seconds * 1e6, 1.0))

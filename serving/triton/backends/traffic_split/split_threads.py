@@ -1,7 +1,7 @@
-"""A thread pool of daemons, whose queue is never longer than its free threads.
+"""A pool of daemon threads that accepts a job only if a thread is free.
 
-Python joins the threads of `concurrent.futures` when it exits, so a call that hangs would keep the
-process of an unloaded model for ever.
+Python joins the threads of `concurrent.futures` at exit, so a hanging call would keep the process
+of an unloaded model alive forever.
 """
 
 import queue
@@ -18,7 +18,7 @@ class DaemonPool:
     """Daemon threads that run jobs.
 
     Args:
-        size: threads.
+        size: the number of threads.
     """
 
     def __init__(self, size: int) -> None:
@@ -32,11 +32,11 @@ class DaemonPool:
         """Run a job in a thread.
 
         Args:
-            job: what to call.
+            job: the function to call.
             wait: whether to wait for a free thread if all are busy.
 
         Returns:
-            Its result to come; None if all threads are busy and `wait` is false.
+            The future result of the job; None if all threads are busy and `wait` is false.
         """
         if not self._free.acquire(blocking=wait):
             return None
@@ -45,7 +45,7 @@ class DaemonPool:
         return future
 
     def close(self, seconds: float) -> None:
-        """Wait so long for the submitted jobs, and end the threads that are done."""
+        """Wait up to `seconds` for the submitted jobs, and end the idle threads."""
         deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._jobs.put(None)
