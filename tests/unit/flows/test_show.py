@@ -43,7 +43,7 @@ def test_a_history_breaks_no_words(
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= columns
     assert printed.count("2026-11-21 09:41:07") == 2
-    told = f"{REFUSAL} took 43.0 s; before: 10; asked by {ASKED_BY}".split()
+    told = f"{REFUSAL} took 43.0 s; previous version: 10; asked by {ASKED_BY}".split()
     words = printed.replace("│", " ").split()
     assert [word for word in told if word not in words] == []
 

@@ -74,7 +74,7 @@ def test_the_schema_describes_the_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name: t\n  dataset: [\n", ["line 2", "column", "not YAML"]),
+        ("name: t\n  dataset: [\n", ["line 2", "column", "not valid YAML"]),
         ("name: t\nname: u\n", ["line 2, column 1", "'name' occurs twice"]),
         ("", ["holds no pipeline", "seen: nothing"]),
         ("- a\n", ["seen: list"]),

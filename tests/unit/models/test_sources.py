@@ -208,7 +208,7 @@ def prepare(folder: Path) -> None:
         ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),
         ("train.csv", ["dataset.target", "seen: target", "valid: a, label"]),
         ("sklearn:digit", ["did you mean 'digits'?", "sklearn:iris"]),
-        ("sklearn:fetch_openml", ["downloaded"]),
+        ("sklearn:fetch_openml", ["not a data set that comes with scikit-learn"]),
         ("rows:broken", ["KeyError", "(rows.py, line 2)"]),
         ("rows:dicts", ["seen: dict", "RecordBatch"]),
         ("rows:number", ["is not a function"]),

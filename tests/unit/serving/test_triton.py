@@ -29,7 +29,7 @@ def test_without_a_guard_every_listener_is_on_loopback(installation) -> None:
 
 
 def test_a_public_address_is_refused(installation) -> None:
-    with pytest.raises(InputError, match="this machine only"):
+    with pytest.raises(InputError, match="loopback address"):
         server.command(installation, Endpoint(host="0.0.0.0"))
 
 

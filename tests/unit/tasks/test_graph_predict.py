@@ -37,7 +37,7 @@ def test_rows_are_encoded(tmp_path: Path) -> None:
             '{"a": 1, "n": 1, "plam": "p01"}',
             ["row 2 has no field 'plan'", "did you mean 'plan' by 'plam'?"],
         ),
-        ('{"plan": "p01", "n": 1}', ["row 2 has no field 'a'", "next: add it"]),
+        ('{"plan": "p01", "n": 1}', ["row 2 has no field 'a'", "next: add the field"]),
         ('{"a": [1], "n": 1, "plan": "p01"}', ["the values of 'a'"]),
         ('{"a": null, "n": 1, "plan": "p01"}', ["row 2", "a is missing", "seen: null"]),
         (

@@ -158,7 +158,7 @@ def pipeline(training: TrainingSpec, **model: Any) -> Pipeline:
 )
 def test_a_version_that_answers_another_question_is_refused(registry: Any, other: Encoding) -> None:
     registry.encoding = other
-    with pytest.raises(InputError, match="digits version 2 answers another question"):
+    with pytest.raises(InputError, match="digits version 2 has other columns"):
         registered("digits", registry, ENCODING)
 
 
