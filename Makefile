@@ -34,7 +34,7 @@ demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a s
 test: $(ALL) $(ENCODER) ## Run the tests that show that all of it works, in a quarter of an hour
 	@$(BIN)/python -m pytest -m "not gpu and not browser and not chaos" $(TWO_AT_A_TIME) $(ARGS)
 
-chaos: $(ALL) ## Run the tests that kill, race, flood and break things
+chaos: $(ALL) ## Run the tests that kill, race, flood, attack and break things
 	@$(BIN)/python -m pytest --ignore=tests/unit -m "chaos and not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
 
 retest: $(ALL) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run

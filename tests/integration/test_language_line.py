@@ -224,6 +224,7 @@ def test_the_openai_package_is_let_in_by_a_key_of_the_command(tales: Tales) -> N
             client.models.list()
 
 
+@pytest.mark.chaos  # a training of its own
 def test_another_version_beside_it_is_judged_by_the_same_text(tales: Tales) -> None:
     done = tales.home.run(
         *("run", str(tales.file), "--json"),

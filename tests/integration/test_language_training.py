@@ -152,6 +152,7 @@ def here(job: LanguageJob, folder: Path) -> tuple[list[float], Path]:
     return losses, folder / str(len(losses)) / EXPORTED
 
 
+@pytest.mark.chaos
 def test_adapters_are_trained_alike_where_weights_are_sharded(runs: Runs, tmp_path: Path) -> None:
     base, _ = runs.of("alone", gradient_accumulation_steps=2)
     spec = replace(SPEC, params={}, pretrained=str(base.checkpoint / EXPORTED), lora=Lora(r=4))

@@ -438,7 +438,7 @@ def test_a_model_without_champion_is_unloaded(served, monkeypatch) -> None:
     outcomes = served.reconcile(served.client.endpoint)
     gone = next(outcome for outcome in outcomes if outcome.model == "gone")
     assert (gone.version, gone.previous) == (None, 1)
-    with pytest.raises(TransientError, match="not loaded now"):
+    with pytest.raises(TransientError, match="is not loaded at the moment"):
         served.client.predict("gone", {"x": ROWS})
 
 
