@@ -158,7 +158,7 @@ def test_a_version_that_is_not_approved_scores_where_it_is_asked_for_and_says_so
     assert line.getMessage().startswith(f"{version.name} version 1, not approved: asked for by")
     ((_, how),) = ray.asked
     assert how.approved is report.approved is False
-    assert how.approval.startswith("asked for by its number, 1")
+    assert how.approval.startswith("requested by its number, 1")
     (run,) = runs_of(mlflow_places, version)
     assert run.data.tags["millrace.approved"] == "False"
 
