@@ -181,5 +181,5 @@ def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:
     if requirement is not None:
         return f"a release would refuse it: {requirement}"
     if needs_approval:
-        return "a release takes it once somebody else approves it with the tag millrace.approved_by"
+        return "a release takes it once somebody else approved it: set the tag millrace.approved_by"
     return "a release would take it, once its answers hold on the server too"
