@@ -41,7 +41,7 @@ def export_candidates(
     Args:
         kind: the kind of the model.
         pipeline: says what to export.
-        installation: where the tables are.
+        installation: paths and addresses of the installation.
         snapshot: gives the calibration rows and the test split.
         trained: the trained model.
         folder: an empty folder for the files, kept until the version is registered.

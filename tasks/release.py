@@ -53,7 +53,7 @@ def reconcile_triton(
         again: whether to try versions again that were refused before.
         models: the models to release; None for all.
     """
-    import mlflow  # noqa: F401 - not first in threads: they would see a half-made module
+    import mlflow  # noqa: F401 - before threads start, which could see it half-imported
 
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(installation.model_repository, installation.staging)

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 PIECES_PER_ACTOR = 4
-"""With at least so many, actors read the input themselves: an uneven share then costs little."""
+"""From this number on, actors read the input themselves, because the uneven share of one piece then
+costs little.
+"""
 FILES_PER_ACTOR = 16
 """Output files that each actor writes; a killed actor loses the work for about half a file."""
 LARGEST = 2**24
 """Largest size of a block in bytes, if actors read the input."""
 HANDED_LARGEST = 2**26
-"""The same if tasks read it: to pass on a block takes Ray tens of ms, however small it is."""
+"""The same if tasks read it, because handing a block on takes Ray tens of ms at any size."""
 
 SLOW_SMALLEST, SLOW_LARGEST = 2**10, 2**16
 """Bytes of a block if rows take long to score; a kill costs no more than a few blocks."""

@@ -60,7 +60,7 @@ class ClusterState:
         replicas: every Triton server.
         staged: the versions of each model that are complete on disk, with their digests.
         foreign: models whose champion another tool registered; their loaded versions stay.
-        policies: how each model is released, where it differs from the default.
+        policies: how a model is released, if not by the default; by model.
         tags: the tags of the versions that were read, by model and version; None for a version
             that was deleted.
         rollouts: the rollout settings of each model whose new version gets traffic in steps.

@@ -172,7 +172,7 @@ def _plan_rollout(
     if split is None or (split.champion, split.candidate) != (live, target.version):
         return _Rollout(first_split(model, live, target.version, spec, cluster.now))
     if any(model in replica.unresponsive for replica in cluster.reachable):
-        # restarted with a new time, as Triton does not reload an unchanged configuration
+        # Triton does not reload an unchanged configuration, and the counters are lost
         return _Rollout(replace(split, began=cluster.now))
     move = cluster.moves.get(model) or Move("stay", "the request counters cannot be read")
     if move.kind == "stay":

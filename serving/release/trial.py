@@ -30,11 +30,13 @@ from millrace.serving.triton.version_folder import Artifact
 BASE_LIMITS = Limits(seconds=60.0, memory=16 << 30)
 """Limits for the smallest model. Larger models get more; small machines get less memory."""
 MEMORY_SHARE, MAX_MEMORY_SHARE = 0.5, 0.75
-"""Share of the machine's memory that the smallest model, and any model, may use at most."""
+"""Largest share of the machine's memory: for the smallest model, for any. Servers need the rest."""
 MIN_MEMORY = 4 << 30
-"""Smallest memory limit; it is address space, of which the runtimes reserve more than they use."""
+"""Smallest limit, in bytes: ONNX Runtime and OpenVINO reserve more address space than they use."""
 BYTES_PER_SECOND = 16 << 20
-"""A trial gets one more second for each of so many bytes: large models take longer to load."""
+"""A trial gets one more second for this many bytes of the model, because disks may be slow and some
+operations take time in proportion to the weights.
+"""
 WEIGHT_COPIES = 4
 """Copies of the weights in memory: the file, the graph, the optimized graph, unpacked weights."""
 LOAD_SECONDS = 120.0

@@ -68,7 +68,7 @@ class VersionCheck(Protocol):
     def ping(
         self, client: TritonClient, name: str, artifact: Artifact, version: int, seconds: float
     ) -> None:
-        """Check that the version answers within so many seconds.
+        """Check that the version answers within `seconds`.
 
         Raises:
             MillraceError: the version does not answer in time.
