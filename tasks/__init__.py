@@ -1,1 +1,1 @@
-"""The steps of the line: Prefect tasks around plain functions."""
+"""The steps of a pipeline: Prefect tasks around plain functions."""

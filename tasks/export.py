@@ -1,4 +1,4 @@
-"""Step: from a trained model to measured candidates and a certificate; its live stage."""
+"""Step: export a trained model, measure its candidates, certify one; certify the live model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ from millrace.tasks.progress import bar, log
 from millrace.tasks.retry import step
 
 BUSY = 0.3
-"""Share of the cores that other programs may use before a warning: a measurement takes them all."""
+"""Share of the cores that others may use without a warning; a measurement needs all cores."""
 
 
 @step(timeout_seconds=24 * 3600, retries=0)
@@ -39,11 +39,11 @@ def export_candidates(
     """Export, measure, choose and certify.
 
     Args:
-        kind: of the model.
-        pipeline: what to export.
-        installation: where everything is.
+        kind: the kind of the model.
+        pipeline: says what to export.
+        installation: paths and addresses of the installation.
         snapshot: gives the calibration rows and the test split.
-        trained: the model.
+        trained: the trained model.
         folder: an empty folder for the files, kept until the version is registered.
 
     Raises:
@@ -79,8 +79,8 @@ def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
     """Make and measure every candidate, and report each as it is done."""
     if (used := measure_other_load()) > BUSY:
         log.warning(
-            "others are using this machine (%.0f%% of its cores): speeds, and the choice by them, "
-            "are less certain than on a quiet one",
+            "other programs use %.0f%% of this machine's cores: measured speeds, and the choice "
+            "that depends on them, are less certain than on an idle machine",
             100 * used,
         )
     candidates: list[AnyCandidate] = []
@@ -88,7 +88,7 @@ def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
     with bar("export", count, "candidates") as shown:
         for candidate in export.candidates():
             candidates.append(candidate)
-            # a candidate that was not asked for is beyond the count
+            # the export may add a candidate that is not in the count
             shown.update(min(len(candidates), count), candidate.name)
             for note in candidate.notes:
                 log.info("%s: %s", candidate.name, note)
@@ -123,17 +123,17 @@ def _write_evidence(folder: Path, evidence: Mapping[str, str | Path]) -> dict[st
 
 
 LIVE_FILE = "certificate-live.json"
-"""Beside the certificate, which the next release writes again."""
+"""Name of the certificate with its live stage; a release overwrites `certificate.json`."""
 
 
 def certify_live(installation: Installation, model: str) -> LiveCertificate:
-    """Ask the live version what it was certified to answer, and measure its files again.
+    """Compare the live version's answers with the certified ones, and measure its files again.
 
     The certificate with the live stage is logged to the run that made the version.
 
     Raises:
-        InputError: the model is not served; its files are not those that were registered; or the
-            snapshot is another one now.
+        InputError: the model is not served, its files differ from the registered files, or the
+            snapshot has changed.
         TransientError: Triton or MLflow does not answer.
         WorkError: the model does not answer.
     """

@@ -17,12 +17,12 @@ _LINE_SECONDS = 5.0
 
 @dataclass
 class Bar:
-    """How far one piece of work is.
+    """The progress of one task.
 
     Attributes:
-        title: what is being done.
-        total: how much there is to do; None if that is not known.
-        unit: what is counted.
+        title: name of the task.
+        total: number of units to do; None if it is not known.
+        unit: name of the units.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Bar:
         )
 
     def update(self, done: int, note: str = "") -> None:
-        """Tell that `done` of the total is done; `note` is shown beside it."""
+        """Show that `done` units are done, and a note beside them."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, note=note)
             return
@@ -67,11 +67,11 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
 
 
 def recovery(done: int, unit: str) -> str:
-    """Return in words from where training resumed after a failure.
+    """Return in words where training resumed after a failure.
 
     Args:
-        done: how much was done by the checkpoint; 0 without one.
-        unit: what is counted: epoch or step.
+        done: epochs or steps that the checkpoint includes; 0 if there is no checkpoint.
+        unit: epoch or step.
     """
     if done == 0:
         return "restarted from the beginning: there was no checkpoint yet"

@@ -1,4 +1,4 @@
-"""Steps: a run's evidence in MLflow, the certified candidate as a version, and its aliases."""
+"""Steps: log a run's evidence to MLflow, register the certified candidate, and set its aliases."""
 
 import math
 import time
@@ -32,7 +32,7 @@ def log_evidence(
     exported: Exported,
     run: TrackedRun,
 ) -> KindReport:
-    """Log certificate, candidates, pictures and what makes the candidates again to the run."""
+    """Log the certificate, the candidates, figures, and the files to reproduce the candidates."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
     run.log_metrics(report.metrics)
     for path, text in {"certificate.json": exported.certificate.to_json(), **report.texts}.items():
@@ -79,10 +79,10 @@ def register_version(
 def promote_version(
     pipeline: Pipeline, installation: Installation, exported: Exported, version: ModelVersion
 ) -> Promotion:
-    """Set the aliases that the gates and `promotion` allow, and say why on the version.
+    """Set the aliases that the gates and `promotion` allow, and tag the version with the reason.
 
-    It is compared with the live version, as a release would compare it, or else with the champion
-    that is to be released. The same requirements decide as there.
+    The version is compared with the live version, as in a release, or else with the champion that
+    is to be released. The requirements are those of a release.
     """
     stage, gates = exported.chosen.stage, exported.export.gates
     score = None if stage is None else stage.score
@@ -108,12 +108,12 @@ def promote(
     """Decide on a new version, and set its aliases.
 
     Args:
-        pipeline: says who promotes.
+        pipeline: the pipeline, with the promotion settings.
         installation: where registry, release table and snapshots are.
-        version: the new one.
+        version: the new version.
         refusal: why it did not pass its gates; None if it did.
         metric: its metric on the test split.
-        smaller_is_better: of two metrics.
+        smaller_is_better: whether a smaller metric is better.
     """
     registry, model = registry_of(installation), pipeline.name
     decided = _decide_promotion(
@@ -157,7 +157,7 @@ def _decide_promotion(
     if refusal is None and wanted is not None and wanted.version != incumbent:
         champion = registry.comparison(model, number, wanted.version, is_live=False)
     if refusal is None:
-        # a version that is not live, and cannot be compared, keeps nobody from being promoted
+        # an incumbent that is not live and cannot be compared does not prevent a promotion
         is_compared = incumbent == live or (beside is not None and beside.metric is not None)
         previous = incumbent if is_compared else None
         requirement = registry.refusal(model, number, previous, unapproved=True)
@@ -177,9 +177,9 @@ def _decide_promotion(
 
 
 def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:
-    """Return what a release would say of a version."""
+    """Return whether a release would accept a version, in a sentence."""
     if requirement is not None:
         return f"a release would refuse it: {requirement}"
     if needs_approval:
-        return "a release takes it once somebody else approved: set the tag millrace.approved_by"
+        return "a release takes it once somebody else approved it: set the tag millrace.approved_by"
     return "a release would take it, once its answers hold on the server too"

@@ -1,4 +1,4 @@
-"""Step: what Triton serves becomes what the registry's champions say."""
+"""Step: make every Triton server serve the champions of the registry."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -42,18 +42,18 @@ def reconcile_triton(
     again: bool = False,
     models: Sequence[str] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Bring every Triton server to the registry's champions.
+    """Make every Triton server serve the champions of the registry.
 
     One model that fails does not stop the others; its outcome carries the error.
 
     Args:
-        installation: where everything is.
-        asked_by: who or what asked for it.
-        link: where to read more about this release.
-        again: try versions once more that were refused before.
+        installation: where registry, tables and servers are.
+        asked_by: who or what requested the release.
+        link: a link to more about this release; may be empty.
+        again: whether to try versions again that were refused before.
         models: the models to release; None for all.
     """
-    import mlflow  # noqa: F401 - before there are threads: several that import it see it half-made
+    import mlflow  # noqa: F401 - before threads start, which could see it half-imported
 
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(installation.model_repository, installation.staging)
@@ -65,10 +65,10 @@ def reconcile_triton(
 
 @dataclass
 class ReleaseCheck:
-    """Tells whether a release would do anything now; what it read of versions it keeps.
+    """Tells whether a release would do anything now; caches what it read about versions.
 
     Attributes:
-        installation: returns where everything is now.
+        installation: returns the current installation.
     """
 
     installation: Callable[[], Installation]
@@ -76,11 +76,11 @@ class ReleaseCheck:
     _faults: dict[str, str] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[str, str]:
-        """Return in words what a release would begin with, by model."""
+        """Return the first action that a release would run, in words, by model."""
         return {model: describe_action(action) for model, action in self.actions().items()}
 
     def actions(self) -> Mapping[str, Action]:
-        """Return what a release would begin with, by model, where none is under way."""
+        """Return the first action of a release, by model, for models not being released."""
         installation = self.installation()
         if self._registry is None or self._registry.installation != installation:
             self._registry = MlflowRegistry(installation)
@@ -98,7 +98,7 @@ class ReleaseCheck:
         return due
 
     def _log_faults(self, faults: Mapping[str, MillraceError]) -> None:
-        """Log once why a model cannot be looked at; the others are."""
+        """Log why models cannot be observed; each reason only once."""
         known, self._faults = self._faults, {model: str(each) for model, each in faults.items()}
         for model, fault in self._faults.items():
             if known.get(model) != fault:
@@ -107,11 +107,11 @@ class ReleaseCheck:
 
 @dataclass
 class MlflowRegistry:
-    """MLflow's side of a release.
+    """The `ModelRegistry` of a release, in MLflow.
 
     Attributes:
         installation: where MLflow and the tables are.
-        given: the pipeline that a command was given; its owner wrote it.
+        given: the pipeline that the user gave to a command.
     """
 
     installation: Installation
@@ -126,7 +126,7 @@ class MlflowRegistry:
         return registry_of(self.installation, self.given)
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        """Return the champion of each model or of one; without a digest if we did not register it.
+        """Return the champion of every model or of one; no digest if another tool registered it.
 
         Raises:
             WorkError: MLflow does not answer, or fails.
@@ -147,30 +147,30 @@ class MlflowRegistry:
         return found.tags
 
     def fetch(self, model: str, version: int) -> Artifact:
-        """Bring a version to this machine, its digest checked."""
+        """Download a version to this machine, and check its digest."""
         return self._evidence(model, version).artifact()
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
-        """Raise unless the version is what its pipeline requires of a champion."""
+        """Raise unless the version meets its pipeline's requirements for a champion."""
         if (reason := self.refusal(model, version, previous)) is not None:
             raise WorkError(reason)
 
     def refusal(
         self, model: str, version: int, previous: int | None, *, unapproved: bool = False
     ) -> str | None:
-        """Return why the version is not what its pipeline requires of a champion, or None.
+        """Return why the version does not meet its pipeline's requirements for a champion, or None.
 
         Args:
             model: the model.
             version: its version.
-            previous: the version that it would take the place of; None for none.
-            unapproved: whether an approval may be still to come.
+            previous: the version that it would replace; None if there is none.
+            unapproved: whether the version may still lack an approval.
         """
         package = self._package(model, version)
         trust = self.registry.trust
         unsigned = trust.fault(package.version) or ""
         require = pipeline_of(package).promotion.require
-        if unsigned:  # whoever made it wrote its pipeline file too
+        if unsigned:  # then its pipeline file cannot be trusted either
             require = trust.owners_requirement(model)
         measured = self._evidence(model, version).measured()
         incumbent = None
@@ -193,12 +193,12 @@ class MlflowRegistry:
     def comparison(
         self, model: str, version: int, other: int, *, is_live: bool
     ) -> Comparison | None:
-        """Return another version beside this one; None if it was deleted."""
+        """Return how another version compares with this one; None if the other was deleted."""
         if (tags := self.tags(model, other)) is None:
             return None
         name, metric = self._evidence(model, version).measured().name, None
         size: int | None = None
-        with suppress(InputError):  # another tool's, or its files are gone
+        with suppress(InputError):  # another tool registered it, or its files are gone
             files = self._package(model, other).files.values()
             size = sum(file.stat().st_size for file in files)
             metric = self._metric(model, version, other)
@@ -206,24 +206,24 @@ class MlflowRegistry:
         return Comparison(other, is_live, name, metric, candidate, size)
 
     def version_check(self, model: str, version: int) -> VersionCheck:
-        """Return what the version must answer, and what was certified of it."""
+        """Return the check of the version's answers against its certificate."""
         return self._evidence(model, version).expected()
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
-        """Return how the version gets all traffic: at once if its files do not say."""
+        """Return the version's rollout settings; all traffic at once if its files have none."""
         try:
             return pipeline_of(self._package(model, version)).rollout
         except InputError:
             return RolloutSpec()
 
     def write_tags(self, model: str, version: int, tags: Tags) -> None:
-        """Set tags of a version; None removes one."""
+        """Set tags of a version; a value of None removes the tag."""
         self.registry.change_tags(self._version(model, version), tags)
 
     def report(self, release: Release) -> None:
-        """Keep the evidence of an event in the version's description and in its run.
+        """Write the evidence of an event to the version's description and to its MLflow run.
 
-        The release table has it already, so MLflow's not taking it stops nothing.
+        An error of MLflow is only logged, because the release table already has the evidence.
         """
         from mlflow.exceptions import MlflowException
 
@@ -234,13 +234,13 @@ class MlflowRegistry:
         try:
             self._describe(release)
         except (MillraceError, MlflowException, OSError) as error:
-            log.warning("MLflow has no evidence of this: %s", str(error).splitlines()[0])
+            log.warning("could not write the evidence to MLflow: %s", str(error).splitlines()[0])
 
     def _describe(self, release: Release) -> None:
         version = self._version(release.model, release.version)
         run = TrackedRun(self.installation.tracking_uri, "", version.run_id)
         texts = [release_table(release)]
-        with suppress(InputError):  # it may have been refused for having no certificate
+        with suppress(InputError):  # a version may be refused because it has no certificate
             difference = release.evidence.get("difference")
             live = None if difference is None else float(str(difference))
             evidence, certificate = self._evidence(release.model, release.version).describe(live)

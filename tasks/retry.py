@@ -1,4 +1,4 @@
-"""How a step is tried again: only where the fault may pass, and never on the user's mistake."""
+"""Retries of steps: only after an error that may be transient, never after a user's mistake."""
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -16,8 +16,9 @@ R = TypeVar("R")
 def may_pass(_task: object, _run: object, state: Any) -> bool:
     """Return whether the failure of a task run is worth another try.
 
-    A step whose own time was up is not: it may have done its work, and would do it twice. Nor is
-    one that waited for a silent service: a command ends within half a minute of such a fault.
+    A step that timed out is not, because it may have done its work and would do it twice. Nor is a
+    step that waited for a silent service, because a command must end within half a minute of such
+    an error.
     """
     try:
         state.result()
@@ -28,7 +29,7 @@ def may_pass(_task: object, _run: object, state: Any) -> bool:
     except (ConnectionError, TimeoutError):
         return True
     except Exception:
-        # Prefect hands over whatever was raised; anything else is not known to be transient.
+        # Prefect passes on any exception; all others are not known to be transient.
         return False
     return False
 
@@ -36,12 +37,12 @@ def may_pass(_task: object, _run: object, state: Any) -> bool:
 def step(timeout_seconds: float, retries: int = 2) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Make a Prefect task of a plain function.
 
-    Results are not cached by Prefect: a step that can be skipped knows so itself (a snapshot that
-    did not change, a version that is already live).
+    Prefect does not cache results, because a step itself detects that it can be skipped (a snapshot
+    that did not change, a version that is already live).
 
     Args:
-        timeout_seconds: after which the step is failed, and not tried again.
-        retries: further tries after a transient fault.
+        timeout_seconds: time after which the step fails, without a retry.
+        retries: number of retries after a transient error.
     """
     return task(
         retries=retries,

@@ -1,4 +1,4 @@
-"""Names and tags by which a person finds a run: what was done, of which model, by which code."""
+"""Names and tags by which a person finds a run: what was done, which model, which code."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ def score_name(model: str, days: Sequence[str]) -> str:
 
 
 def name_run(name: str, *models: str) -> None:
-    """Give the flow run that is under way a name, and its models as tags; nothing outside of one.
+    """Name the current flow run, and add its models as tags; outside of a flow run do nothing.
 
-    A name is not worth a failure: where Prefect does not take it, the run keeps the one it has.
+    If Prefect does not accept the name, the run keeps its name and does not fail.
     """
     import httpx
     from prefect.client.orchestration import get_client
@@ -38,11 +38,11 @@ def name_run(name: str, *models: str) -> None:
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name, tags=tags)
     except (PrefectException, httpx.HTTPError, OSError) as error:
-        log.warning("the flow run is not named %s: %s", name, str(error).split("\n")[0])
+        log.warning("could not name the flow run %s: %s", name, str(error).split("\n")[0])
 
 
 def code_version(folder: Path) -> dict[str, str]:
-    """Return MLflow's own tag for the git commit of a folder; empty where there is none."""
+    """Return MLflow's tag with the git commit of a folder; empty if there is no commit."""
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(folder), *arguments]

@@ -1,4 +1,4 @@
-"""Step: rows through the approved version into a partition of the predictions table."""
+"""Step: score rows with the approved version into a partition of the predictions table."""
 
 import logging
 import os
@@ -58,9 +58,9 @@ def score_rows(
     Args:
         pipeline: names the model.
         installation: where tables and registry are.
-        source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
+        source: the input; None: the pipeline's `batch.input`, or its dataset's table.
         date: the partition, `YYYY-MM-DD`.
-        version: to score with, whether it is approved or not; None for the approved one.
+        version: the version to score with, approved or not; None: the approved version.
 
     Raises:
         InputError: there is no approved version, or nothing to score.
@@ -70,7 +70,7 @@ def score_rows(
 
 
 def emit(event: Event) -> None:
-    """Give an event to Prefect."""
+    """Send an event to Prefect."""
     emit_event(**asdict(event))
 
 
@@ -79,8 +79,8 @@ class RunReporter:
     """How a run is reported.
 
     Attributes:
-        tags: of the run in MLflow.
-        emit: takes events.
+        tags: tags of the MLflow run.
+        emit: called with each event.
     """
 
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def scored(
     reporter: RunReporter,
     version: int | None = None,
 ) -> BatchReport:
-    """Do what `score_rows` does, without Prefect; arguments and errors as there."""
+    """Do what `score_rows` does, without Prefect; the arguments and errors are the same."""
     chosen, choice = chosen_version(pipeline, installation, version)
     log.log(
         logging.INFO if choice.is_approved else logging.WARNING,
@@ -121,29 +121,29 @@ def scored(
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         _tell_late(pipeline, installation, job, report, reporter)
     if report.replaced and not report.unchanged:
-        log.warning("%s held %s: these are replaced", report.date, report.replaced)
+        log.warning("partition %s contained %s, now replaced", report.date, report.replaced)
     if report.dead:
         log.warning("rows without a prediction: %s; see %s", report.dead, target.dead_letters)
     return report
 
 
 def _with_bins(steps: KindSteps, job: ScoringJob, snapshot: Snapshot | None) -> ScoringJob:
-    """Return the job with the distributions of the snapshot, if that is still there."""
+    """Return the job with the drift bins of the snapshot, if the snapshot still exists."""
     return job if snapshot is None else steps.with_bins(job, snapshot)
 
 
 def chosen_version(
     pipeline: Pipeline, installation: Installation, version: int | None = None
 ) -> tuple[ModelVersion, Choice]:
-    """Return the version to score with: the approved one, or the one that is asked for.
+    """Return the version to score with: the approved version, or the one that the user names.
 
     Args:
         pipeline: names the model, and says whether a version must be signed.
         installation: where the registry and the release table are.
-        version: whom to score with; None for the approved one.
+        version: the version to score with; None: the approved version.
 
     Raises:
-        InputError: there is none, or the registry no longer has what is live.
+        InputError: there is no such version, or the registry no longer has the live version.
     """
     model, release_registry = pipeline.name, MlflowRegistry(installation, pipeline)
     registry = release_registry.registry
@@ -154,15 +154,15 @@ def chosen_version(
         return named, approver.choose_named(model, DesiredVersion(version, named.digest))
     choice = approver.choose(model)
     number = choice.desired.version
-    hint = f"move the alias to a version that is there, or score with `--version` of {model}"
+    hint = f"move the alias champion to another version, or name one of {model} with `--version`"
     try:
         found = registry.version(model, number)
     except InputError as error:
-        what = f"version {number} of {model} is live, and the registry has it no longer"
+        what = f"version {number} of {model} is live, but is no longer in the registry"
         raise InputError(what, seen=error.what, hint=hint) from error
     if found.digest != choice.desired.digest:
         raise InputError(
-            f"version {number} of {model} is live, and is another file in the registry",
+            f"version {number} of {model} is live, but its file in the registry has changed",
             seen=f"sha256 {found.digest}",
             valid=f"sha256 {choice.desired.digest}",
             hint=hint,
@@ -180,7 +180,7 @@ def _tracked(
     reporter: RunReporter,
     choice: Choice,
 ) -> BatchReport:
-    """Score in a run of MLflow's."""
+    """Score the input, and report the job in an MLflow run."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
         _run_of(pipeline, installation, target.date, fingerprint, reporter) as run,
@@ -229,7 +229,7 @@ def _run_of(
     fingerprint: str,
     reporter: RunReporter,
 ) -> Iterator[TrackedRun]:
-    """Open the run of a job in MLflow."""
+    """Open the MLflow run of a job."""
     own = {"millrace.model": pipeline.name, FINGERPRINT: fingerprint, DATE: date}
     tags = {**reporter.tags, **own}
     name = f"{pipeline.name}{EXPERIMENT}"
@@ -255,7 +255,7 @@ def _run_options(pipeline: Pipeline, installation: Installation) -> RunOptions:
 
 
 def _deadline(pipeline: Pipeline) -> datetime | None:
-    """Return when a job that begins now has to be done."""
+    """Return when a job that begins now must end."""
     if pipeline.batch.deadline is None:
         return None
     now = datetime.now(ZoneInfo(pipeline.schedule.timezone))
@@ -265,7 +265,7 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
 
 
 def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Column, ...]:
-    """Return the columns as the dataset holds them; none where there is no dataset."""
+    """Return the columns of the dataset; none if there is no dataset."""
     try:
         return open_snapshot(installation, pipeline.name).schema.columns
     except InputError:
@@ -273,12 +273,12 @@ def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Co
 
 
 def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None:
-    """Return the rows that somebody named, by the path that any process finds; None for nobody.
+    """Return the absolute path or URI of the input that the user or the pipeline names, or None.
 
     Args:
-        pipeline: its `batch.input` starts from its folder.
-        source: the rows, from the current folder; what the pipeline says when None.
-        date: the partition.
+        pipeline: the pipeline; its `batch.input` is relative to its folder.
+        source: the input, relative to the current folder; None: the pipeline's `batch.input`.
+        date: date of the partition.
     """
     named, folder = source, Path.cwd()
     if named is None and pipeline.batch.input is not None:

@@ -1,4 +1,4 @@
-"""MLflow goes away in the middle of a run: what was trained waits, and is not lost unsaid."""
+"""Outages of MLflow during a run: the trained model waits, and errors say where its weights are."""
 
 import time
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ WAIT_S, LOOK_S = 600.0, 5.0
 
 
 def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
-    """Return when MLflow answers: a model was trained, and nowhere else can it be registered.
+    """Wait until MLflow answers, because a trained model can be registered nowhere else.
 
     Raises:
-        TransientError: it did not in that time.
+        TransientError: MLflow did not answer within `wait_s`.
     """
     deadline, has_waited = time.monotonic() + wait_s, False
     while True:
@@ -28,7 +28,9 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
                 raise
             if not has_waited:
                 log.warning(
-                    "%s: the trained model waits up to %.0f minutes for it", error.what, wait_s / 60
+                    "%s: the trained model waits up to %.0f minutes for MLflow",
+                    error.what,
+                    wait_s / 60,
                 )
             has_waited = True
             time.sleep(LOOK_S)
@@ -40,7 +42,7 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
 
 @contextmanager
 def weights_named(installation: Installation, run: TrackedRun) -> Iterator[None]:
-    """Say in what ends the block where the weights are, if any were trained, and how to go on."""
+    """Add to an error of the block where the trained weights are, if there are any."""
     try:
         yield
     except Exception as error:
@@ -57,5 +59,5 @@ def weights_named(installation: Installation, run: TrackedRun) -> Iterator[None]
             explained.what,
             seen=explained.seen,
             valid=explained.valid,
-            hint=f"{hint}a run trains anew, and the weights that this one trained are in {folder}",
+            hint=f"{hint}a new run trains again; the weights that this run trained are in {folder}",
         ) from error

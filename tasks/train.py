@@ -1,4 +1,4 @@
-"""Steps: the source becomes a snapshot, and a snapshot a trained model."""
+"""Steps: ingest the source as a snapshot, and train a model on a snapshot."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from millrace.tasks.tracking_outage import await_mlflow
 
 @step(timeout_seconds=6 * 3600)
 def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
-    """Bring the source into the dataset's table and return the snapshot."""
+    """Ingest the source into the dataset's table, and return the snapshot."""
     with progress.bar("ingest", None, "rows") as bar:
         snapshot = ingest.ingest(pipeline, installation, on_progress=bar.update)
     state = "new" if snapshot.created else "unchanged"
@@ -42,7 +42,7 @@ def prepare_training(
     snapshot: Snapshot,
     run: TrackedRun,
 ) -> Prepared[Any]:
-    """Make what training starts from, and refuse what does not fit before a worker is started."""
+    """Prepare the training job, and raise if its settings do not fit, before a worker starts."""
     kind.check_model(pipeline.model, pipeline.folder)
     prepared = steps_of(kind).prepare(pipeline, installation, snapshot, run)
     if prepared.tags:
@@ -62,7 +62,7 @@ def train_on_ray(
     with progress.bar("train", prepared.total, f"{job.unit}s") as bar:
         result = fit(job, storage, run.run_id, TrainingLog(steps_of(kind), job.unit, run, bar))
     trained = Trained(prepared, result.checkpoint, result.history, result.recoveries)
-    # At once: what the export may take is not known, and training took longer.
+    # Now, because the export may take long, and the training took longer.
     await_mlflow(run.tracking_uri)
     run.log_file(trained.weights, prepared.artifact)
     if result.recoveries:
@@ -72,7 +72,7 @@ def train_on_ray(
 
 
 class TrainingLog:
-    """Reports to MLflow and to the user what happens in training."""
+    """Reports the events of training to MLflow and to the user."""
 
     def __init__(self, steps: KindSteps, unit: str, run: TrackedRun, bar: progress.Bar) -> None:
         self._steps, self._unit, self._bar = steps, unit, bar
@@ -94,11 +94,11 @@ class TrainingLog:
 
 @dataclass
 class MetricsLog:
-    """Sends the metrics of a run; hours of training outlive an outage of MLflow.
+    """Sends the metrics of a run to MLflow; during an outage it keeps them and training goes on.
 
     Attributes:
-        run: which run.
-        unit: what its steps are: epoch or step.
+        run: the run.
+        unit: the unit of `step`: epoch or step.
     """
 
     run: TrackedRun
@@ -106,7 +106,7 @@ class MetricsLog:
     _unsent: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def send(self, step: int, metrics: dict[str, float]) -> None:
-        """Send metrics, and before them all that MLflow has not got yet."""
+        """Send metrics, and before them the metrics that MLflow has not received yet."""
         from mlflow.exceptions import MlflowException
 
         self._unsent[step] = metrics
@@ -116,4 +116,4 @@ class MetricsLog:
                 del self._unsent[known]
         except (MlflowException, OSError) as error:
             why = next(iter(str(error).splitlines()), type(error).__name__)
-            log.warning("MLflow did not take %s %s yet: %s", self.unit, step, why)
+            log.warning("MLflow has not stored the metrics of %s %s yet: %s", self.unit, step, why)

@@ -1,1 +1,1 @@
-"""Batch inference: every row of an input scored once, and committed at once."""
+"""Batch inference: scores every row of an input once, and commits all rows at once."""

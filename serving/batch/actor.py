@@ -1,4 +1,4 @@
-"""Rows through Ray Data: read, scored by actors that hold the model, and written as Parquet."""
+"""Run rows through Ray Data: read them, score them in actors with the model, write Parquet."""
 
 import time
 import warnings
@@ -33,9 +33,9 @@ class ActorContext:
     """The actors of a run, and where they write.
 
     Attributes:
-        state: takes the rows that are refused.
-        meter: takes the work that is done.
-        blocks: how rows go through Ray.
+        state: the job state, which records the refused rows.
+        meter: counts the work that is done.
+        blocks: the sizes of the blocks in which rows go through Ray.
         num_actors: number of actors; each holds one CPU of Ray and loads the model.
         model: the model's files, if Ray may have other nodes than the driver's.
     """
@@ -106,7 +106,7 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> r
 
     Args:
         rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
-        job: loads the model, in each actor.
+        job: the job whose model each actor loads.
         context: the actors, and where they write.
 
     Returns:
@@ -125,7 +125,7 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> r
 
 
 def work_of(rows: pa.Table) -> Work:
-    """Return the work that a table of predictions stands for."""
+    """Return the number of rows and tokens in a table of predictions."""
     return Work(rows.num_rows, _sum(rows, TOKENS_IN), _sum(rows, TOKENS_OUT))
 
 
@@ -145,14 +145,14 @@ def write_predictions(
 
     Args:
         source: the name of the input.
-        remaining: the pieces of it that are not done.
-        job: scores them.
+        remaining: the pieces of the input that are not done.
+        job: the job that scores the rows.
         context: the actors, and where they write.
-        partition: takes the predictions.
-        checkpoint: takes Ray's checkpoint; None to keep none.
+        partition: where the predictions are written.
+        checkpoint: folder of Ray's checkpoint; None: write no checkpoint.
 
     Raises:
-        WorkError: it failed.
+        WorkError: Ray failed.
         MillraceError: what a task or an actor raised.
     """
     filesystem, path = partition.location
@@ -175,9 +175,9 @@ def write_predictions(
 def _read_options(context: ActorContext) -> dict[str, Any]:
     """Return Ray's options of the tasks that read.
 
-    The embedded Ray has two logical CPUs more than actors hold. On a cluster actors may hold all
-    there are, and more than are left after the death of a node. A task that waits for a CPU that
-    only an actor could free would block the job forever. So the tasks hold none there.
+    The embedded Ray has two logical CPUs more than the actors reserve. On a cluster the actors may
+    reserve all CPUs, and more than are left after a node died. A task that waits for a CPU that
+    only an actor could free would block the job forever. So tasks reserve no CPU on a cluster.
     """
     if context.blocks.rows_per_call is None:  # actors read for themselves
         return {"num_cpus": 1}
@@ -195,10 +195,10 @@ def _write_options(context: ActorContext) -> dict[str, Any]:
 
 @contextmanager
 def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
-    """Change Ray Data's process-wide settings for the length of the block."""
+    """Change Ray Data's process-wide settings while the block runs."""
     context = ray.data.DataContext.get_current()
     before = context.checkpoint_config, context.target_max_block_size
-    # Otherwise only the text of the traceback is left of a MillraceError raised in an actor.
+    # Otherwise a MillraceError raised in an actor arrives only as the text of its traceback.
     context.raise_original_map_exception = True
     context.target_max_block_size = block_bytes
     if checkpoint is not None:
@@ -207,7 +207,7 @@ def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]
             ROW,
             path,
             override_filesystem=filesystem,
-            # It would be deleted before the commit, and the work lost if the commit fails.
+            # Otherwise it is deleted before the commit, and the work is lost if the commit fails.
             delete_checkpoint_on_success=False,
         )
     try:
@@ -217,7 +217,7 @@ def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]
 
 
 def fault_of(error: Exception) -> MillraceError:
-    """Return what ended a Ray Data job as a MillraceError, and release the job's actors."""
+    """Return the error that ended a Ray Data job as a MillraceError; release the job's actors."""
     _forget_frames(error)
     cause = getattr(error, "cause", None)
     if isinstance(cause, MillraceError):
@@ -233,16 +233,16 @@ def fault_of(error: Exception) -> MillraceError:
     return WorkError(
         "batch inference failed; nothing was committed",
         seen=seen,
-        hint=f"fix the cause and run it again; the output of the actors is in {ray_logs()}",
+        hint=f"fix the cause and run the job again; the output of the actors is in {ray_logs()}",
     )
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Remove the traceback of an error and of the errors behind it.
+    """Remove the traceback of an error, and of the errors that caused it.
 
-    Ray Data only drops the actors of a job that failed: they end when nothing refers to them. Some
-    of its own frames do. Whoever keeps the error, to try again or to go on with another date,
-    would keep these frames, and with them the GPUs and CPUs that the next job waits for.
+    Ray Data does not stop the actors of a failed job: they end when nothing refers to them. Some
+    frames of the traceback do. A caller that keeps the error, to try again or to go on with another
+    date, would keep these frames, and with them the GPUs and CPUs that the next job waits for.
     """
     seen: set[int] = set()
     behind: list[BaseException | None] = [error]

@@ -3,16 +3,18 @@
 from dataclasses import dataclass
 
 PIECES_PER_ACTOR = 4
-"""From so many on, actors read for themselves: the uneven share of one piece costs little."""
+"""From this number on, actors read the input themselves, because the uneven share of one piece then
+costs little.
+"""
 FILES_PER_ACTOR = 16
-"""Files of the output that each actor writes; a kill costs about half of one."""
+"""Output files that each actor writes; a killed actor loses the work for about half a file."""
 LARGEST = 2**24
-"""Bytes of a block where actors read."""
+"""Largest size of a block in bytes, if actors read the input."""
 HANDED_LARGEST = 2**26
-"""Bytes of a block where tasks read: handing one on costs Ray tens of ms, however small it is."""
+"""The same if tasks read it, because handing a block on takes Ray tens of ms at any size."""
 
 SLOW_SMALLEST, SLOW_LARGEST = 2**10, 2**16
-"""Bytes of a block of rows that take long to score: a kill costs no more than a few of them."""
+"""Bytes of a block if rows take long to score; a kill costs no more than a few blocks."""
 BLOCKS_PER_CALL = 8
 
 
@@ -23,7 +25,7 @@ class Load:
     Attributes:
         pieces: number of pieces of the input.
         rows: number of rows in them; None if it is known only after reading.
-        bytes: estimated size of them.
+        bytes: estimated size of the pieces.
         actors: number of actors that score.
     """
 
@@ -35,12 +37,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How rows go through Ray.
+    """The sizes of the blocks in which rows go through Ray.
 
     Attributes:
         bytes: size of a block; a block of predictions becomes a file of the output.
-        rows_per_call: rows that an actor gets in one call; None for a block as it comes. Then Ray
-            fuses reading and scoring in the actors, and copies no row between processes.
+        rows_per_call: rows that an actor gets in one call; None: a whole block. Then Ray runs
+            reading and scoring together in the actors, and copies no row between processes.
         ahead: blocks that an actor gets at a time, including the one that it works on.
     """
 
@@ -50,12 +52,12 @@ class Blocks:
 
 
 def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int) -> Blocks:
-    """Return the blocks for rows that are scored quickly.
+    """Return the block sizes for rows that are scored quickly.
 
     Args:
         load: the amount of work.
         rows_per_call: rows of one call of the model.
-        call_bytes: their size once they are encoded.
+        call_bytes: size of these rows once they are encoded.
         answer_bytes: size of one prediction.
     """
     files = FILES_PER_ACTOR * load.actors
@@ -66,10 +68,10 @@ def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int
 
 
 def slow_blocks_of(load: Load, rows_per_call: int) -> Blocks:
-    """Return the blocks for rows of which a call takes seconds: of one size for all actors.
+    """Return the block sizes for slow rows, where one call of the model takes seconds.
 
-    Each actor gets the same number of calls, so that none works alone at the end. An actor gets no
-    second call while another one, which starts a little later, has none.
+    Each actor gets the same number of calls of the same size, so that no actor works alone at the
+    end. No actor gets a second call while an actor that starts a little later has none.
 
     Args:
         load: the amount of work.

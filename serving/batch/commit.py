@@ -5,9 +5,9 @@ to the partition and removes the files of the previous run, in one step. If two 
 partition at the same time, the first to commit wins and the second fails.
 
 The table of dead letters holds the rows that were not scored, with the reason. Its columns are
-those of `DEAD` and the partition column. Its partition is replaced right after that of the
-predictions. The commit of the predictions is the decisive one: if a run dies between the two, the
-next run publishes the dead letters.
+those of `DEAD` and the partition column. Its partition is replaced right after the partition of the
+predictions. A job counts as committed when its predictions are: if a run dies between the two
+commits, the next run publishes the dead letters.
 """
 
 import json
@@ -33,7 +33,7 @@ from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
-"""Metadata of every commit: the partition, and its number of files; 0 if no row was scored."""
+"""Metadata of every commit: the partition's value and number of files (0 if no row was scored)."""
 _ATTEMPTS = 20
 
 
@@ -44,8 +44,8 @@ class Partition:
     Attributes:
         table: URI of the Delta table.
         column: the partition column.
-        value: its value.
-        job: id of the run that writes; its files are in a folder of this name.
+        value: the partition's value.
+        job: id of the run that writes; also the name of the folder with its files.
     """
 
     table: str
@@ -60,7 +60,7 @@ class Partition:
 
     @property
     def location(self) -> tuple[pa.fs.FileSystem, str]:
-        """The file system of that folder, and its path there."""
+        """The file system of the folder, and the folder's path in it."""
         return self.folder.location
 
     def files(self) -> list[pa.fs.FileInfo]:
@@ -68,7 +68,7 @@ class Partition:
         return self.folder.files(".parquet")
 
     def count_rows(self, known: Collection[str] = ()) -> dict[str, int]:
-        """Return the number of rows of each file that this run has written, by its path.
+        """Return the number of rows of each file that this run has written, by path.
 
         Files that are not complete yet are left out.
 
@@ -84,9 +84,9 @@ class Partition:
         return found
 
     def remove(self) -> None:
-        """Delete the files of this run unless any version of the table ever held them.
+        """Delete the files of this run, unless a commit of the table ever named them.
 
-        If the table cannot be read the files stay: no reader sees files that no commit names.
+        If the table cannot be read the files stay, because readers see only files of a commit.
         """
         if self.folder.exists() and not self._was_committed():
             self.folder.remove()
@@ -97,9 +97,9 @@ class Partition:
         return self._files_in(opened) if opened is not None else frozenset()
 
     def read_commit(self) -> dict[str, str]:
-        """Return the metadata of the commit that made the partition's current content.
+        """Return the metadata of the commit that wrote the partition's current content.
 
-        It is empty before the first commit, and if the files come from more than one commit.
+        The metadata is empty before the first commit, or if the files are of several commits.
         """
         opened = self._open()
         if opened is None:
@@ -114,10 +114,10 @@ class Partition:
         return next((_as_text(c) for c in opened.history() if c.get(JOB) == job), {})
 
     def require_schema(self, schema: pa.Schema) -> None:
-        """Return if rows of this schema may be committed.
+        """Raise unless rows of this schema may be committed.
 
         Args:
-            schema: of the files, without the partition column.
+            schema: schema of the files, without the partition column.
 
         Raises:
             InputError: the table has other columns, or other types.
@@ -136,9 +136,9 @@ class Partition:
         """Replace the partition with the written files, and return the new table version.
 
         Args:
-            schema: of the files, without the partition column.
+            schema: schema of the files, without the partition column.
             metadata: stored with the commit, together with the id of the job.
-            replaces: what `active_files` returned when the run began; None for any content.
+            replaces: what `active_files` returned when the run began; None: replace any content.
             files: the written files to commit; None for all.
 
         Raises:
@@ -168,11 +168,11 @@ class Partition:
                     raise self._conflict()
                 self._replace(table, actions, metadata)
             except CommitFailedError as error:
-                failure = error  # perhaps another partition was committed: try again
+                failure = error  # perhaps by a commit to another partition: try again
             except DeltaError as error:
                 raise self._not_committed(error) from error
             else:
-                # Without retries the commit follows the version that was opened, or fails.
+                # Without retries the commit directly follows the opened version, or fails.
                 return int(table.version()) + 1
         raise self._not_committed(failure) from failure
 
@@ -224,7 +224,7 @@ class Partition:
                 f"the rows have another schema than the table {self.table}",
                 seen=", ".join(f"{name} {kind}" for name, kind in given.items()),
                 valid=", ".join(f"{name} {kind}" for name, kind in expected.items()),
-                hint="move the table away, or score into another one",
+                hint="move the table away, or score into another table",
             )
 
     def _conflict(self) -> WorkError:
@@ -232,7 +232,7 @@ class Partition:
         return WorkError(
             f"{self.column}={self.value} of {self.table} was committed by another job meanwhile",
             seen=self.read_commit().get(JOB),
-            hint="run again to replace what it committed",
+            hint="run again to replace what the other job committed",
         )
 
     def _not_committed(self, error: Exception) -> TransientError:
@@ -244,7 +244,7 @@ class Partition:
 
 
 def find_empty_partitions(table: deltalake.DeltaTable) -> frozenset[str]:
-    """Return the values of the partitions whose newest commit holds no row."""
+    """Return the values of the partitions whose newest commit has no rows."""
     newest = _newest_commits(table).items()
     return frozenset(value for value, commit in newest if commit[FILES] == "0")
 
@@ -261,8 +261,8 @@ def publish_dead_letters(partition: Partition, fingerprint: str, dead: pa.Table)
     """Replace a partition of the dead letters; repeating the call changes nothing.
 
     Args:
-        partition: of the table of dead letters.
-        fingerprint: the job's.
+        partition: the partition in the table of dead letters.
+        fingerprint: the job's fingerprint.
         dead: the rows, with the columns of `DEAD`.
 
     Raises:
@@ -291,7 +291,7 @@ def _count_rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
 
 
 def _column_types(schema: deltalake.Schema) -> dict[str, str]:
-    """Return Delta's name of each column's type, by the column's name."""
+    """Return the type of each column as Delta names it, by the column's name."""
     return {
         f.name: f.type.type if isinstance(f.type, PrimitiveType) else str(f.type)
         for f in schema.fields

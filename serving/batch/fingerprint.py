@@ -24,7 +24,7 @@ def fingerprint_of(job: Job, manifest: Mapping[str, Any]) -> str:
 
     Args:
         job: the model and the parameters.
-        manifest: the input: the version of a table, or files with their digests.
+        manifest: describes the input: the version of a table, or files with their digests.
     """
     return digest_of_json(
         {
@@ -44,7 +44,7 @@ def digest_of_json(values: Any) -> str:
 
 @cache
 def code_digest() -> str:
-    """Return a digest of the code that scores: our own, and the versions of its engines."""
+    """Return a digest of the scoring code: Millrace's source, and the versions of its engines."""
     digest = hashlib.sha256()
     for file in sorted(file for name in CODE for file in (ROOT / name).rglob("*.py")):
         digest.update(f"{file.relative_to(ROOT)}\0".encode())

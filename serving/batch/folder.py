@@ -19,18 +19,18 @@ DRAFT = ".draft"
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder by its URI or path."""
+    """A folder, named by its URI or path."""
 
     uri: str
 
     @cached_property
     def location(self) -> tuple[pa.fs.FileSystem, str]:
-        """Its file system, and its path there."""
+        """The folder's file system, and its path in it."""
         return resolve(self.uri, Path())
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine's file system."""
+        """Whether the folder is on this machine's file system."""
         return isinstance(self.location[0], pa.fs.LocalFileSystem)
 
     def subfolder(self, name: str) -> "Folder":
@@ -38,22 +38,22 @@ class Folder:
         return Folder(f"{self.uri}/{name}")
 
     def make(self) -> None:
-        """Create it unless it exists."""
+        """Create the folder unless it exists."""
         filesystem, path = self.location
         filesystem.create_dir(path, recursive=True)
 
     def exists(self) -> bool:
-        """Return whether it exists."""
+        """Return whether the folder exists."""
         filesystem, path = self.location
         return bool(filesystem.get_file_info(path).type != pa.fs.FileType.NotFound)
 
     def files(self, ending: str) -> list[pa.fs.FileInfo]:
-        """Return its files with an ending, sorted by path; none if it does not exist."""
+        """Return the folder's files with an ending, sorted by path; none if it does not exist."""
         files = [f for f in self._list(pa.fs.FileType.File) if f.path.endswith(ending)]
         return sorted(files, key=lambda file: file.path)
 
     def folders(self) -> list[str]:
-        """Return the names of its subfolders, sorted; none if it does not exist."""
+        """Return the names of the subfolders, sorted; none if the folder does not exist."""
         return sorted(folder.base_name for folder in self._list(pa.fs.FileType.Directory))
 
     def write_json(self, name: str, values: Any) -> None:
@@ -74,13 +74,13 @@ class Folder:
         self._write(name, lambda stream: pq.write_table(table, stream))
 
     def read_tables(self, schema: pa.Schema) -> pa.Table:
-        """Return the rows of all its Parquet files, cast to `schema`."""
+        """Return the rows of all Parquet files of the folder, cast to `schema`."""
         filesystem, _ = self.location
         tables = [pq.read_table(f.path, filesystem=filesystem) for f in self.files(".parquet")]
         return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
 
     def remove(self) -> None:
-        """Delete it and everything in it; do nothing if it does not exist."""
+        """Delete the folder and everything in it; do nothing if it does not exist."""
         if self.exists():
             filesystem, path = self.location
             filesystem.delete_dir(path)

@@ -1,4 +1,4 @@
-"""What a batch job knows of its model, whatever the family."""
+"""The interface of a batch job, for all kinds of models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from millrace.serving.batch.block_size import Blocks, Load
 from millrace.serving.batch.monitoring.drift import Bins
 
 ROW = "_row"
-"""Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
+"""Column: place of a row in the input, file number × `FILE_ROWS` + row number in the file."""
 FILE_ROWS = 2**40
 RowNumbers = npt.NDArray[np.int64]
-"""`ROW`s."""
+"""Values of `ROW`."""
 ERROR = "error"
 TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
 """Columns of the output of a model that has tokens."""
@@ -28,11 +28,11 @@ DEAD = REFUSED.append(pa.field("row", pa.string()))
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model made of some rows.
+    """The answers of a model to some rows.
 
     Attributes:
-        rows: of the job's `output`, one for each row that was answered.
-        refused: the others, of `DEAD`.
+        rows: the answered rows, with the columns of the job's `output`.
+        refused: the refused rows, with the columns of `DEAD`.
     """
 
     rows: pa.Table
@@ -40,7 +40,7 @@ class Answers:
 
 
 class Job(Protocol):
-    """What every reader and every actor needs to know; it travels to them by pickle."""
+    """A batch job, as it is sent, by pickle, to every reader and every actor."""
 
     @property
     def model(self) -> str:
@@ -49,7 +49,7 @@ class Job(Protocol):
 
     @property
     def version(self) -> int:
-        """Its version."""
+        """The version of the model that scores."""
         ...
 
     @property
@@ -59,32 +59,32 @@ class Job(Protocol):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Columns that identify a row; a hash of what the model reads when empty."""
+        """Columns that identify a row; if empty, a hash of what the model reads does."""
         ...
 
     @property
     def dataset_columns(self) -> tuple[Column, ...]:
-        """The columns as the dataset has them, as far as that is known."""
+        """The columns of the dataset; empty if it is not known."""
         ...
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that the job reads, as far as there are any."""
+        """The columns of the input that the job reads, as far as they exist."""
         ...
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those of them without which nothing can be scored, the key's left out."""
+        """The columns without which nothing can be scored, without the key columns."""
         ...
 
     @property
     def advice(self) -> str:
-        """What to do about an input without the columns that are needed."""
+        """Hint of the error about an input without the needed columns."""
         ...
 
     @property
     def output(self) -> pa.Schema:
-        """The columns of the output, without that of the partition."""
+        """The schema of the output, without the partition column."""
         ...
 
     @property
@@ -94,17 +94,17 @@ class Job(Protocol):
 
     @property
     def output_bins(self) -> tuple[Bins, ...]:
-        """The same for columns of the output."""
+        """The output columns whose drift is measured, in the bins of the training data."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Where the files of the model are, on the node of the driver."""
+        """The folder of the model's files, on the node of the driver."""
         ...
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those files."""
+        """The model's files."""
         ...
 
     def moved(self, folder: Path) -> Self:
@@ -112,11 +112,11 @@ class Job(Protocol):
         ...
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return what else changes the answers, ready for JSON."""
+        """Return the other settings that change the answers, ready for JSON."""
         ...
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
+        """Return `_key`, the model's input, and in `ERROR` why a row cannot be encoded."""
         ...
 
     def compared(
@@ -125,11 +125,11 @@ class Job(Protocol):
         """Return the columns of `bins`.
 
         Args:
-            rows: as they were read.
-            encoded: what `encoded` returned of them.
+            rows: the rows as they were read.
+            encoded: what `encoded` returned for these rows.
         """
         ...
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how rows go through Ray."""
+        """Return the sizes of the blocks in which rows go through Ray."""
         ...

@@ -49,7 +49,7 @@ class JobState:
         return self.checkpoints.subfolder(uuid4().hex[:8])
 
     def read_checkpointed(self) -> set[str]:
-        """Return the names that Ray gave to its checkpoint files, which are those of data files."""
+        """Return the names of Ray's checkpoint files, which are also the names of data files."""
         runs = [self.checkpoints.subfolder(run) for run in self.checkpoints.folders()]
         files = (file for run in runs for file in run.files(".parquet"))
         return {file.base_name.removesuffix(".parquet") for file in files}
@@ -61,16 +61,16 @@ class JobState:
 
     @property
     def counts(self) -> Folder:
-        """Rows of each piece of the input."""
+        """Number of rows of each piece of the input, as JSON files."""
         return self.folder.subfolder("counts")
 
     def write_count(self, piece: str, rows: int, seen: Mapping[str, Sequence[int]]) -> None:
         """Record that a piece was read completely; a second reading writes the same.
 
         Args:
-            piece: its name.
-            rows: its number of rows.
-            seen: rows in each bin of the drift, by column.
+            piece: name of the piece.
+            rows: number of rows of the piece.
+            seen: number of rows in each drift bin, by column.
         """
         self.counts.write_json(f"{piece}.json", {"rows": rows, "seen": dict(seen)})
 
@@ -79,7 +79,7 @@ class JobState:
         return {name: count["rows"] for name, count in self._read_counts().items()}
 
     def read_bin_counts(self) -> dict[str, list[int]]:
-        """Return the rows of all pieces in each bin of the drift, by column."""
+        """Return the number of rows of all pieces in each drift bin, by column."""
         found: dict[str, list[int]] = {}
         for count in self._read_counts().values():
             for column, counts in count["seen"].items():
@@ -95,8 +95,8 @@ class JobState:
         """Write rows that are not scored.
 
         Args:
-            name: of the file; the same rows always have the same name.
-            rows: with the columns of `DEAD`.
+            name: name of the file; the same rows must always get the same name.
+            rows: the rows, with the columns of `DEAD`.
         """
         if rows.num_rows:
             self.dead.write_table(f"{name}.parquet", rows)
@@ -122,12 +122,12 @@ def leases_of(partition: Partition) -> Folder:
 def open_job_state(
     partition: Partition, fingerprint: str, *, fresh: bool = False
 ) -> tuple[JobState, Partition]:
-    """Return a job's state and the partition it writes to, as an earlier run left them if any.
+    """Return a job's state and the partition it writes to, as an earlier run left them, if any.
 
     Args:
-        partition: of no job.
-        fingerprint: the job's.
-        fresh: delete what an earlier run left.
+        partition: the partition, without the id of a job.
+        fingerprint: the job's fingerprint.
+        fresh: whether to delete what an earlier run left.
     """
     state = job_state_of(partition, fingerprint)
     record = state.folder.read_json(RECORD)
@@ -140,11 +140,11 @@ def open_job_state(
 
 
 def remove_leftovers(partition: Partition, fingerprint: str) -> None:
-    """Delete what killed runs of other jobs left of a partition; running jobs are kept.
+    """Delete what killed runs of other jobs left behind for a partition; keep running jobs.
 
     Args:
-        partition: of no job.
-        fingerprint: of the job whose work is kept.
+        partition: the partition, without the id of a job.
+        fingerprint: fingerprint of the job whose work is kept.
     """
     leases = leases_of(partition)
     for name in leases.folders():
@@ -155,7 +155,7 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
 def find_abandoned(partition: Partition, before: datetime) -> list[str]:
     """Return the values of the table's other partitions whose newest job began before a time.
 
-    No run resumes them: missed dates are made up for within days.
+    No run resumes these jobs, because missed dates are scored again within days.
 
     Args:
         partition: a partition of the table.
@@ -172,7 +172,7 @@ def find_abandoned(partition: Partition, before: datetime) -> list[str]:
 
 
 def _remove(state: JobState, partition: Partition) -> None:
-    """Delete what a job did, the data files first: without the record nothing would name them."""
+    """Delete a job's files; data files first, because only the job's record names them."""
     record = state.folder.read_json(RECORD)
     if record is not None:
         replace(partition, job=record["job"]).remove()

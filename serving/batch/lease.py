@@ -20,10 +20,10 @@ EXPIRY_SECONDS = 60.0
 
 @contextmanager
 def hold_lease(folder: Folder, name: str) -> Iterator[None]:
-    """Hold the lease of a job for the length of the block; it ends if the process dies.
+    """Hold the lease of a job while the block runs; the lease ends if the process dies.
 
-    On a file system it is a lock of the kernel. An object store has no locks: there it is a file
-    that is rewritten every `HEARTBEAT_SECONDS`.
+    On a file system the lease is a lock of the kernel. An object store has no locks, so there the
+    lease is a file that is rewritten every `HEARTBEAT_SECONDS`.
 
     Args:
         folder: the folder of the leases.
@@ -118,7 +118,7 @@ def _describe_process() -> str:
 
 def _already_running(holder: str) -> TransientError:
     return TransientError(
-        "this job is running already",
+        "another run of this batch job is in progress",
         seen=holder or "another process",
-        hint="wait for it to end, or end it; its finished work is kept",
+        hint="wait until that run ends, or stop it; the rows that it has scored are kept",
     )

@@ -1,7 +1,7 @@
-"""Before the commit: every row of the input is scored once or refused once, and none is missing.
+"""Check before the commit that every row of the input was scored once or refused once.
 
-The rows are those of the data files that the job has written. Files that a killed run left
-incomplete are deleted first, and files with rows that are left out are replaced by copies.
+The scored rows are read from the data files that the job has written. Files that a killed run left
+incomplete are deleted first, and files with excluded rows are replaced by copies without them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, RowNumb
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.drift import Bins
 
-DUPLICATE_KEY = "the key is that of an earlier row"
+DUPLICATE_KEY = "an earlier row has the same key"
 SHOWN = 3
 CHECKED = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
 """Columns that are read before the commit."""
@@ -34,13 +34,13 @@ _NO_KEYS = pa.schema([(ROW, pa.int64()), (KEY, pa.string())]).empty_table()
 
 @dataclass(frozen=True)
 class ReconciledRows:
-    """The rows of an input by what is committed of them.
+    """Which rows of an input are committed, and which are not.
 
     Attributes:
         rows: number of rows of the input.
         scored: number of rows in the output.
-        dead: the other rows, with the columns of `DEAD`, in the order of the input.
-        excluded: by data file, the `ROW`s in it that are left out of the output.
+        dead: the rows that are not in the output, with the columns of `DEAD`, in input order.
+        excluded: the `ROW`s of each data file that are left out of the output, by path.
     """
 
     rows: int
@@ -72,8 +72,8 @@ def read_data_files(
 
     Args:
         partition: where the job writes.
-        resumable: the state with the checkpoint; None for a job without one, whose files are all
-            complete.
+        resumable: the job state with the checkpoint; None: the job has no checkpoint, so all its
+            files are complete.
         output: the schema of the job's output.
     """
     filesystem, _ = partition.location
@@ -98,7 +98,7 @@ def reconcile_rows(
     Of several rows with one key, the first in the input is kept.
 
     Args:
-        pieces: of the input.
+        pieces: the pieces of the input.
         counted: the number of rows read from each piece, by its name.
         files: `ROW` and `KEY` of each data file, by its path; if two files have the same row, it
             is taken from the first.
@@ -127,14 +127,14 @@ def reconcile_rows(
 
 
 def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
-    """Return if few enough rows are dead.
+    """Raise if too many rows are dead letters.
 
     Args:
-        reconciled: the rows.
+        reconciled: the rows of the job.
         most: the largest share of the input's rows that may be dead.
 
     Raises:
-        InputError: there are more.
+        InputError: more rows are dead.
     """
     dead = len(reconciled.dead)
     if dead > most * reconciled.rows:
@@ -142,7 +142,7 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
         ranked = sorted(counts, key=lambda each: -each["counts"])
         reasons = [f"{each['values']} ({each['counts']:,})" for each in ranked[:SHOWN]]
         if others := sum(each["counts"] for each in ranked[SHOWN:]):
-            reasons.append(f"of other reasons ({others:,})")
+            reasons.append(f"other reasons ({others:,})")
         raise InputError(
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
             seen="; ".join(reasons),
@@ -155,7 +155,7 @@ def drop_rows(table: pa.Table, rows: RowNumbers) -> pa.Table:
     """Return a table without some of its rows.
 
     Args:
-        table: with a column `ROW`.
+        table: a table with the column `ROW`.
         rows: the `ROW`s to drop, int64, sorted.
     """
     return table.filter(pa.array(~np.isin(table[ROW].to_numpy(), rows)))
@@ -189,12 +189,12 @@ def select_files_to_commit(
 def count_answers(
     partition: Partition, files: Collection[str], bins: Sequence[Bins]
 ) -> dict[str, list[int]]:
-    """Return the number of answers in each bin of the drift, by column.
+    """Return the number of answers in each drift bin, by column.
 
     Args:
         partition: where the files are.
         files: paths of the written files.
-        bins: of columns of the output.
+        bins: the drift bins of output columns.
     """
     if not bins:
         return {}
@@ -219,7 +219,7 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     """Return the number of rows of the input.
 
     Raises:
-        InputError: there are none.
+        InputError: the input has no rows.
         WorkError: a piece was not read completely.
     """
     unread = [piece.name for piece in pieces if piece.name not in counted]
@@ -227,8 +227,8 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     if unread or short:
         raise WorkError(
             "the input was not read to its end; nothing was committed",
-            seen=f"{len(unread)} of {len(pieces)} pieces unread, {len(short)} of another length",
-            hint="run it again",
+            seen=f"{len(unread)} of {len(pieces)} pieces unread, {len(short)} of another size",
+            hint="run the job again",
         )
     total = sum(counted[piece.name] for piece in pieces)
     if not total:
@@ -239,7 +239,7 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
 def _find_repeated(
     rows_by_file: Mapping[str, RowNumbers],
 ) -> tuple[RowNumbers, dict[str, RowNumbers]]:
-    """Return the rows of all files, sorted, and by file those that an earlier file has as well."""
+    """Return all rows, sorted, and the rows of each file that an earlier file has too."""
     rows = _sort_rows(rows_by_file.values())
     if (np.diff(rows) != 0).all():  # the usual case
         return rows, {}
@@ -257,7 +257,7 @@ def _sort_rows(parts: Iterable[RowNumbers]) -> RowNumbers:
 
 
 def _find_duplicates(keys: pa.Table) -> pa.Table:
-    """Return, of rows with one key, all but the first, with the columns of `DEAD`."""
+    """Return the rows whose key an earlier row has, with the columns of `DEAD`."""
     if len(pc.unique(keys[KEY])) == len(keys):  # the usual case
         return DEAD.empty_table()
     groups = keys.group_by(KEY).aggregate([(ROW, "min"), (ROW, "count")])
@@ -283,7 +283,7 @@ def _require_all(
         wrong |= len(part) != counted[piece.name] or bool((np.diff(part) != 1).any())
     if wrong:
         raise WorkError(
-            "rows in and rows out do not agree; nothing was committed",
+            "the output does not have every input row once; nothing was committed",
             seen=f"{total:,} in the input, {len(found):,} scored or refused",
-            hint="run it again; if it happens again, report it",
+            hint="run the job again; if it happens again, report it",
         )

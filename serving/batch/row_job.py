@@ -1,4 +1,4 @@
-"""Rows through one ONNX graph: encoded where they are read, answered by one session per actor."""
+"""Batch jobs with an ONNX model: rows are encoded where they are read; each actor has a session."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -27,26 +27,26 @@ from millrace.serving.batch.monitoring.drift import Bins
 ANSWER_BYTES = 48
 """Estimated bytes per row of the output."""
 TOKENS = "tokens"
-"""How many of them a text has, as the model reads it."""
+"""Column with the number of tokens of a text, as the model reads it."""
 
 
 @dataclass(frozen=True)
 class RowJob:
-    """What every reader and every actor needs to know.
+    """A batch job with an ONNX model, as it is sent to readers and actors.
 
     Attributes:
-        model: registered model.
-        version: its version.
-        digest: sha256 of the file.
-        onnx: the file, on the node of the driver.
-        encoding: rows to tensors.
+        model: the registered model.
+        version: the version that scores.
+        digest: sha256 of the version's file.
+        onnx: the ONNX file, on the node of the driver.
+        encoding: turns rows into tensors.
         key: columns that identify a row; a hash of the encoded row when empty.
-        dataset_columns: columns as the dataset has them, as far as that is known.
+        dataset_columns: the columns of the dataset; empty if it is not known.
         threads: threads of each session.
-        batch_size: rows of a call of the session, if they are no texts.
-        batch_tokens: tokens of a call, of texts.
-        bins: of the columns whose drift is measured; of a text, `TOKENS`.
-        output_bins: the same of the output.
+        batch_size: rows in one call of the session, unless rows are texts.
+        batch_tokens: tokens in one call, if rows are texts.
+        bins: bins of the columns whose drift is measured; for texts, of `TOKENS`.
+        output_bins: bins of the output columns whose drift is measured.
     """
 
     model: str
@@ -69,12 +69,12 @@ class RowJob:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that the job reads, as far as there are any."""
+        """The columns of the input that the job reads, as far as they exist."""
         return tuple(dict.fromkeys((KEY, *self.key, *self.needed)))
 
     @property
     def advice(self) -> str:
-        """What to do about an input without the columns that are needed."""
+        """Hint of the error about an input without the needed columns."""
         return "score rows with the columns that the model was trained on"
 
     @property
@@ -93,12 +93,12 @@ class RowJob:
 
     @property
     def folder(self) -> Path:
-        """Where the file of the model is."""
+        """The folder of the model's file."""
         return self.onnx.parent
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """That file."""
+        """The model's file."""
         return (self.onnx,)
 
     def moved(self, folder: Path) -> "RowJob":
@@ -106,7 +106,7 @@ class RowJob:
         return replace(self, onnx=folder / self.onnx.name)
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return what else changes the answers: how rows are read, and put together."""
+        """Return the other settings that change the answers: column types and batch sizes."""
         columns = [asdict(column) for column in self.dataset_columns]
         return {
             "held": columns,
@@ -115,22 +115,21 @@ class RowJob:
         }
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how rows go through Ray: read by the actors where there are pieces for all."""
+        """Return the block sizes for rows, which the actors read if there are enough pieces."""
         call = self.batch_size * (4 * self.encoding.input.width + 64)
         return blocks_of(load, self.batch_size, call, ANSWER_BYTES)
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return `_key`, `features` and `error` for every row.
 
-        A row that cannot be encoded (a missing value in a column that may not miss any, an unknown
-        category) has the reason in `error`. A cell means what it means to ingestion, also when it
-        comes as text; a column that is not there counts as null.
+        A row that cannot be encoded (a missing value where none is allowed, an unknown category)
+        has the reason in `error`. A cell has the same meaning as in ingestion, also if it is text.
+        A missing column counts as null.
 
-        `_key` is the input's own, as a dataset's table has it; or else the key columns, joined, as
-        the dataset holds them; or else a hash of the row's features as the model reads them. That
-        hash depends neither on other columns nor on the types that a reader gave, and is not the
-        `_key` that the same row has in a dataset, where the hash covers every column, the target
-        as well.
+        `_key` is the input's own column `_key`; or else the key columns, joined, as in the dataset;
+        or else a hash of the row's features as the model reads them. That hash depends neither on
+        other columns nor on the column types of the input. It is not the `_key` of the same row in
+        a dataset, where the hash covers every column with the target.
         """
         features = self.encoding.encode(self._read(rows))
         keys = declared_keys(rows, self.key, self.dataset_columns)
@@ -145,7 +144,7 @@ class RowJob:
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
     ) -> pa.RecordBatch | pa.Table:
-        """Return the columns of the input; of a text, how many tokens the model reads."""
+        """Return the columns of the input; for texts, the number of tokens that the model reads."""
         tokenizer = self.encoding.tokenizer
         if tokenizer is None:
             return rows
@@ -154,7 +153,7 @@ class RowJob:
         return pa.table({TOKENS: pa.array(lengths, mask=ids[:, 0] < 0)})
 
     def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
-        """Return what a client sends of rows that can be encoded, to the live model."""
+        """Return the inputs that a client would send to the live model for these rows."""
         return self.encoding.request(self._read(rows))
 
     def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
@@ -169,7 +168,7 @@ class RowJob:
         return pa.table({f.name: self._cells(rows, f) for f in self.encoding.features})
 
     def _cells(self, rows: pa.RecordBatch | pa.Table, feature: Feature) -> pa.Array:
-        """Return a column; cells of true and false as 1 and 0, infinite where they are neither."""
+        """Return a column; booleans become 1 and 0, and cells that are no boolean infinity."""
         cells = cells_of(rows, feature.name)
         column = next(
             (column for column in self.dataset_columns if column.name == feature.name), None
@@ -182,11 +181,11 @@ class RowJob:
 
     def _hashed(self, rows: pa.RecordBatch | pa.Table, features: Array) -> pa.Array:
         if self.encoding.tokenizer is not None:
-            # All of the text, not what is left where it is cut.
+            # The whole text, even if the model reads only its beginning.
             cells = cells_of(rows, self.encoding.features[0].name)
             texts = cast(cells, Column("", "string")).values
             return hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
-        # Every missing value has the same bits.
+        # Give every missing value the same bits.
         cells = np.where(np.isnan(features), np.float32("nan"), features)
         starts = np.arange(0, cells.size + 1, cells.shape[1], dtype=np.int32)
         lists = pa.ListArray.from_arrays(starts, cells.ravel())
@@ -194,7 +193,7 @@ class RowJob:
 
 
 class Scorer:
-    """Answers tables of rows with tables of predictions."""
+    """Scores tables of rows with one ONNX session."""
 
     def __init__(self, job: RowJob) -> None:
         self.job = job
@@ -202,10 +201,10 @@ class Scorer:
         self.meaning = answers_of(job.encoding)
 
     def __call__(self, rows: pa.Table) -> Answers:
-        """Return the predictions; a row whose score is no number is refused.
+        """Return the predictions; a row whose score is not finite is refused.
 
         Args:
-            rows: `_row`, `_key` and `features`.
+            rows: a table with `_row`, `_key` and `features`.
         """
         read, output = self.job.encoding.input, self.job.output
         features = _features(rows, read.width)

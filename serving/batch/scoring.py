@@ -39,7 +39,7 @@ from millrace.serving.batch.reconcile_rows import (
 )
 
 UNPUBLISHED = "settled"
-"""Folder of the dead letters between the commit of the predictions and their own."""
+"""Folder of the dead letters from the commit of the predictions until their own commit."""
 KEPT = timedelta(days=30)
 """How long the work of a killed run is kept to be resumed, unless its date is run again."""
 
@@ -60,7 +60,7 @@ class Target:
 
     @property
     def partition(self) -> Partition:
-        """The partition to write, outside of any job."""
+        """The partition to write, without the id of a job."""
         return Partition(self.table, "date", self.date, "")
 
 
@@ -95,16 +95,16 @@ def score(
 ) -> BatchReport:
     """Score all rows of an input and commit them at once.
 
-    A run after a killed one resumes it. If the same job has committed the partition before, nothing
-    is scored.
+    A run after a killed run resumes its work. If the same job has committed the partition before,
+    nothing is scored.
 
     Args:
         batch_input: the rows.
-        job: scores them.
-        target: where they go.
+        job: the job that scores the rows.
+        target: where the predictions are written.
         options: how the job runs.
-        on_work: called while it runs.
-        check: called before the commit.
+        on_work: called with the progress while the job runs.
+        check: called before the commit; an error that it raises prevents the commit.
 
     Raises:
         InputError: the input has no rows, or too many that cannot be scored; the table has other
@@ -129,8 +129,8 @@ def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchRe
 
     Args:
         batch_input: the rows.
-        job: scores them.
-        target: where they go.
+        job: the job that scores the rows.
+        target: where the predictions are written.
 
     Raises:
         TransientError: the same job is running.
@@ -141,13 +141,13 @@ def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchRe
 
 
 def _clean_up(target: Target, fingerprint: str) -> None:
-    """Delete what killed runs of other jobs left of a partition.
+    """Delete what killed runs of other jobs left behind for a partition.
 
     If the partition holds the commit of such a job, its dead letters are published first.
 
     Args:
         target: names the partition.
-        fingerprint: of the job whose work is kept.
+        fingerprint: fingerprint of the job whose work is kept.
     """
     commit = target.partition.read_commit()
     other = commit.get(FINGERPRINT)
@@ -237,7 +237,7 @@ def _score_remaining(
     partition: Partition,
     on_work: OnWork,
 ) -> int:
-    """Write the predictions that are missing, and return how many there were before."""
+    """Write the missing predictions, and return the number of rows that earlier runs wrote."""
     written = remove_partial_files(partition, state)
     done = np.union1d(written, state.read_refused()[ROW].to_numpy())
     remaining = find_remaining(batch_input.pieces, state.read_row_counts(), done)

@@ -1,4 +1,4 @@
-"""The actions of a release on the model repository, the servers, the registry and its own table.
+"""The actions of a release on model repository, servers, registry and release table.
 
 `millrace.serving.release.plan` returns them in order, and `millrace.serving.release.apply` carries
 them out.
@@ -35,7 +35,7 @@ class Stage(VersionAction):
 
 @dataclass(frozen=True)
 class Verify(VersionAction):
-    """Check a version against its pipeline's requirements of a champion."""
+    """Check a version against its pipeline's requirements for a champion."""
 
     previous: int | None
 
@@ -49,15 +49,15 @@ class Validate(VersionAction):
 
 @dataclass(frozen=True)
 class Switch(VersionAction):
-    """Make `version` the one that answers requests which name none.
+    """Make a version live: it answers the requests that name no version.
 
     Attributes:
         model: the model.
         version: the new live version.
         endpoint: the replica.
-        keep: versions to keep loaded beside it, all of them lower.
-        previous: the version that answers now, or None.
-        force_reload: whether to load it even if it is loaded by the server's index.
+        keep: lower versions to keep loaded beside it.
+        previous: the version that is live before the switch, or None.
+        force_reload: whether to load the version even if the server's index lists it as loaded.
     """
 
     endpoint: Endpoint
@@ -75,7 +75,7 @@ class StartSplit(VersionAction):
         version: the candidate.
         split: the step of the rollout.
         endpoint: the replica.
-        force_reload: whether to load both versions even if they are loaded by the server's index.
+        force_reload: whether to load both versions even if the server's index lists them as loaded.
     """
 
     split: Split
@@ -85,7 +85,7 @@ class StartSplit(VersionAction):
 
 @dataclass(frozen=True)
 class StopSplit(Action):
-    """Unload the arms of a split, on a replica that serves a version directly again."""
+    """Unload the helper model of a split, on a replica that serves one version directly again."""
 
     endpoint: Endpoint
 
@@ -100,11 +100,11 @@ class Unload(Action):
 
 @dataclass(frozen=True)
 class CleanUp(Action):
-    """Remove a helper model that an interrupted trial or a rollout left.
+    """Remove a helper model that an interrupted trial or a rollout left behind.
 
     Attributes:
-        model: the model that it belongs to.
-        name: of the helper model.
+        model: the model that the helper model belongs to.
+        name: name of the helper model.
         endpoints: the replicas that have it loaded.
     """
 
@@ -114,7 +114,7 @@ class CleanUp(Action):
 
 @dataclass(frozen=True)
 class Record(Action):
-    """Append an event to the release table."""
+    """Append an event about a version to the release table."""
 
     kind: Kind
     desired: DesiredVersion
@@ -129,13 +129,13 @@ class Retire(VersionAction):
 
 @dataclass(frozen=True)
 class Tag(VersionAction):
-    """Set tags of a version in the registry; None removes one."""
+    """Set tags of a version in the registry; a value of None removes the tag."""
 
     tags: Tags
 
 
 def describe_action(action: Action) -> str:
-    """Return an action in a few words, which are the same for an equal action."""
+    """Return a short description of an action; equal actions have equal descriptions."""
     step = f"{action.split.weight_percent:g}%" if isinstance(action, StartSplit) else None
     version = f"version {action.version}" if isinstance(action, VersionAction) else None
     verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(action).__name__).lower()

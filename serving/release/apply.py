@@ -1,8 +1,8 @@
 """Carry out the plan of one model's release, action by action.
 
-`millrace.serving.release.plan` decides, and this file has the effects. Triton replicas do not share
-changes, so each one gets its own. If a release is interrupted, the next one continues from the
-state that it observes.
+`millrace.serving.release.plan` decides which actions are due, and this module runs them. A change
+on one Triton replica does not reach the others, so each replica gets its own action. If a release
+is interrupted, the next one continues from the state that it observes.
 """
 
 import logging
@@ -46,8 +46,8 @@ from millrace.serving.triton.load_version import load_version, unload_model
 log = logging.getLogger("millrace")
 
 MAX_ROUNDS = 12
-"""A refused version that is tried again takes six: it is withdrawn, staged, validated and recorded,
-the version that served before is loaded, and tags are set.
+"""Largest number of rounds of one release. To try a refused version again takes six rounds: it is
+withdrawn, staged, validated and recorded, the previous version is loaded, and tags are set.
 """
 
 
@@ -57,8 +57,8 @@ class Request:
 
     Attributes:
         asked_by: who or what requested it, for the release table.
-        link: where to read more about it.
-        retry_refused_before: refusals before this moment are tried again; None retries none.
+        link: a link to more about the request; may be empty.
+        retry_refused_before: versions refused before this moment are tried again; None: no version.
     """
 
     asked_by: str
@@ -71,8 +71,8 @@ class ModelRelease:
 
     Args:
         model: the model.
-        observer: observes the state.
-        request: for the release.
+        observer: reads the state of the registry, the release table, the disk and the replicas.
+        request: who requested the release, and which refused versions to try again.
         stop: once it is set, no further action begins.
     """
 
@@ -97,7 +97,7 @@ class ModelRelease:
         return self.cluster.desired_versions.get(self.model)
 
     def carry_out(self) -> None:
-        """Plan, act and observe again, until nothing is due or an error ends it."""
+        """Plan, act and observe again, until no action is due or an error ends the release."""
         for _ in range(MAX_ROUNDS):
             actions = self._plan()
             if not actions or self._failure or self._stop.is_set():
@@ -151,10 +151,10 @@ class ModelRelease:
                     self._handle_error(action, error)
                     return
                 self._failed_cleanups.add(action.name)  # the next release tries again
-                log.warning("%s is left behind: %s", action.name, error.what)
+                log.warning("could not remove the helper model %s: %s", action.name, error.what)
 
     def _handle_error(self, action: Action, error: MillraceError) -> None:
-        """Record the refusal of a version; the next release retries after any other error."""
+        """Record that a version was refused; after any other error, the next release retries."""
         state, desired = self.cluster.state(self.model), self._desired
         if isinstance(action, Record):
             desired = action.desired
@@ -169,7 +169,7 @@ class ModelRelease:
     @singledispatchmethod
     def _run(self, action: Action) -> None:
         """Run one action."""
-        raise TypeError(f"{type(action).__name__} is no action")
+        raise TypeError(f"{type(action).__name__} is not an action")
 
     @_run.register
     def _(self, action: Stage) -> None:
@@ -249,7 +249,7 @@ class ModelRelease:
 
     @_run.register
     def _(self, action: Record) -> None:
-        """Append an event; a version is live only if the served model answers as certified."""
+        """Append an event; a "live" event only if the served model gives its certified answers."""
         if action.kind == "live":
             self._check_live(action.model, action.desired.version)
         if action.kind == "proved" and action.reason:
@@ -293,7 +293,7 @@ class ModelRelease:
         return f"the alias, which moved during a release ({asked_by})" if has_moved else asked_by
 
     def _evidence(self, desired: DesiredVersion) -> Mapping[str, object]:
-        """Return the measurements of a version: of this release, or else of the last one."""
+        """Return what this release measured of a version, or else what the last one measured."""
         measured = self._evidence_by_version.get(desired.version)
         if measured is not None:
             return measured
@@ -305,15 +305,15 @@ class ModelRelease:
         return self._registry.desired_versions(self.model).get(self.model) == self._desired
 
     def _restage_damaged(self, model: str, *versions: int) -> None:
-        """Stage versions again whose files were changed on disk."""
+        """Stage again the versions whose files were changed on disk."""
         for version in versions:
             if not self._repository.is_whole(model, version):
-                log.warning("%s version %s was changed on disk; staged again", model, version)
+                log.warning("files of %s version %s changed on disk; staging again", model, version)
                 self._repository.stage(model, version, self._registry.fetch(model, version))
 
 
 def _observe(observer: Observer, model: str) -> ClusterState:
-    """Observe a model, or raise its fault."""
+    """Return the observed state of a model, or raise the error why it cannot be observed."""
     cluster = observer.observe(model)
     if model in cluster.faults:
         raise cluster.faults[model]
@@ -324,5 +324,6 @@ def _disk_error(action: Action, error: OSError) -> MillraceError:
     return TransientError(
         f"{describe_action(action)} failed",
         seen=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
-        hint="check the free space and the permissions of MILLRACE_HOME; release again",
+        hint="check the free space and the permissions of the Millrace home folder "
+        "(MILLRACE_HOME), then release again",
     )

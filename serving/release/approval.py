@@ -1,11 +1,10 @@
-"""The approved version of a model: what online serves, and what batch scores with.
+"""The approved version of a model: Triton serves it, and batch jobs score with it.
 
-Both follow one decision. A live version is approved, whatever the alias says. If none is live, the
-version with the alias is what a release would try. A batch job has no server to try it on, so it
-applies the part of a release's checks that needs none: the requirements of the pipeline, and the
-golden answers in a process of its own with limits. Its verdict is an event of the release table:
-`accepted`, which makes no version live and replaces no trial on a server, or `refused`, which holds
-for online too.
+A live version is approved, whatever the alias says. If no version is live, a release would try the
+version with the alias. A batch job has no server for that trial, so it runs only those checks of a
+release that need no server: the requirements of the pipeline, and the golden answers in a
+subprocess with limits. The verdict is an event of the release table. `accepted` makes no version
+live and replaces no trial on a server. `refused` counts for online serving too.
 """
 
 import logging
@@ -37,11 +36,11 @@ log = logging.getLogger("millrace")
 
 @dataclass(frozen=True)
 class Approved:
-    """A version to answer with.
+    """A version is approved.
 
     Attributes:
         desired: the version.
-        reason: why it is this one, in a sentence.
+        reason: why this version is approved, in a sentence.
     """
 
     desired: DesiredVersion
@@ -50,12 +49,12 @@ class Approved:
 
 @dataclass(frozen=True)
 class Undecided:
-    """No version is live, and the one with the alias is to be checked.
+    """No version is live, and the version with the alias is to be checked.
 
     Attributes:
         desired: the version.
-        needs_trial: whether its answers are to be compared; else only the requirements are checked,
-            which may have changed.
+        needs_trial: whether to compare its answers; else only the requirements are checked, which
+            may have changed.
     """
 
     desired: DesiredVersion
@@ -64,12 +63,12 @@ class Undecided:
 
 @dataclass(frozen=True)
 class Unapproved:
-    """There is no version to answer with.
+    """No version is approved.
 
     Attributes:
         what: why, in a sentence.
         seen: the reason of a refusal; None if no version was refused.
-        version: that was refused.
+        version: the refused version; None if no version was refused.
     """
 
     what: str
@@ -86,8 +85,8 @@ def decide_approval(
     """Return the approved version of a model, or why there is none.
 
     Args:
-        model: its name.
-        state: of its releases.
+        model: the model's name.
+        state: the model's release state.
         desired: the version with the alias champion.
         now: seconds since 1970.
     """
@@ -127,12 +126,12 @@ def _explain_live(state: ReleaseState, desired: DesiredVersion | None, live: int
 
 @dataclass(frozen=True)
 class Choice:
-    """The version that a batch job answers with.
+    """The version that a batch job scores with.
 
     Attributes:
         desired: the version.
-        is_approved: whether it is the one that online serves, or would serve.
-        reason: why it is this one, in a sentence.
+        is_approved: whether Triton serves this version, or would serve it.
+        reason: why this version was chosen, in a sentence.
     """
 
     desired: DesiredVersion
@@ -142,7 +141,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Approver:
-    """Decides for batch jobs.
+    """Chooses the version that a batch job scores with.
 
     Attributes:
         registry: the model registry.
@@ -157,10 +156,10 @@ class Approver:
     clock: Callable[[], float] = field(default=time.time)
 
     def choose(self, model: str) -> Choice:
-        """Return the approved version; one that was never released is checked now.
+        """Return the approved version; a version that was never released is checked first.
 
         Raises:
-            InputError: there is none, or it was refused; with the reason and the next step.
+            InputError: no version is approved; the error has the reason and the next step.
             TransientError: the registry or the release table does not answer.
         """
         _, verdict = self._decide(model)
@@ -174,9 +173,9 @@ class Approver:
         return Choice(verdict.desired, True, verdict.reason)
 
     def choose_named(self, model: str, desired: DesiredVersion) -> Choice:
-        """Return a version that somebody named, and whether it is the approved one."""
+        """Return the version that the user named, and whether it is the approved one."""
         state, verdict = self._decide(model)
-        named = f"asked for by its number, {desired.version}"
+        named = f"requested by its number, {desired.version}"
         if isinstance(verdict, Approved):
             return Choice(desired, verdict.desired == desired, f"{named}; {verdict.reason}")
         if isinstance(verdict, Unapproved):
@@ -192,7 +191,7 @@ class Approver:
         return state, decide_approval(model, state, desired, self.clock())
 
     def _check(self, model: str, state: ReleaseState, undecided: Undecided) -> Choice:
-        """Check a version as a release does, as far as that needs no server."""
+        """Check a version with those checks of a release that need no server."""
         desired, began = undecided.desired, time.perf_counter()
         version = desired.version
         try:
@@ -209,9 +208,9 @@ class Approver:
             unapproved = Unapproved(what + "nothing else is live", reason, version)
             raise _no_version(model, unapproved) from error
         if state.has_refused(desired):
-            self._append(model, "withdrawn", desired, "it is tried again", began)
+            self._append(model, "withdrawn", desired, "the version is tried again", began)
             self.registry.write_tags(model, version, {STATUS: None, REASON: None})
-        reason = "nothing is live; it passes the checks of a release that need no server"
+        reason = "nothing is live; the version passes the release checks that need no server"
         if undecided.needs_trial:
             self._append(model, "accepted", desired, reason, began, evidence)
         return Choice(desired, True, reason)
@@ -222,7 +221,7 @@ class Approver:
         self.registry.verify(model, version, None)
         if not undecided.needs_trial:
             return {}
-        log.info("%s version %s: nothing is live, so its answers are tried here", model, version)
+        log.info("%s version %s: nothing is live, so its answers are checked here", model, version)
         check = self.registry.version_check(model, version)
         return {"difference": check.validate_in_subprocess(artifact)}
 
@@ -260,8 +259,8 @@ def _no_version(model: str, verdict: Unapproved) -> InputError:
     return InputError(
         verdict.what,
         seen=verdict.seen,
-        valid="a version that a release accepts; online and batch take the same",
+        valid="a version that a release accepts; Triton and batch jobs use the same version",
         hint="fix what `seen` says, or move the alias champion to another version; `millrace "
-        f"release` tries this one again, `millrace score FILE --version {verdict.version}` "
-        "scores with it all the same",
+        f"release` tries this one again, and `millrace score FILE --version {verdict.version}` "
+        "scores with it anyway",
     )

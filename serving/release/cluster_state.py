@@ -1,4 +1,4 @@
-"""The desired and the actual state at one moment: all that a plan is made from."""
+"""The desired and the actual state at one moment, from which a release is planned."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class Replica:
     """The state of one Triton server.
 
     Attributes:
-        endpoint: its address.
-        index: what it has loaded; None when it does not answer.
-        unresponsive: models that are ready by its index and do not answer: Triton 2.51 does not
-            restart the process of a Python-based backend that was killed.
+        endpoint: the server's address.
+        index: the models that the server has loaded; None if it does not answer.
+        unresponsive: models that the index lists as ready but that do not answer, because Triton
+            2.51 does not restart the process of a Python-based backend that was killed.
     """
 
     endpoint: Endpoint
@@ -28,7 +28,7 @@ class Replica:
     unresponsive: frozenset[str] = frozenset()
 
     def live_version(self, model: str) -> int | None:
-        """Return the version that answers a request which names none, or None."""
+        """Return the version that answers requests without a version number, or None."""
         return live_version(self.index or (), model)
 
     def ready_versions(self, model: str) -> tuple[int, ...]:
@@ -41,8 +41,9 @@ class Policy:
     """How one model is released.
 
     Attributes:
-        quorum: replicas that must answer before any of them switches; None for all.
-        keep_versions: versions that stay on disk; the live one and the one before it always do.
+        quorum: number of replicas that must answer before any replica switches; None: all.
+        keep_versions: number of versions that stay on disk; the live version and the one before it
+            always stay.
     """
 
     quorum: int | None = 1
@@ -51,25 +52,25 @@ class Policy:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that the plan is made from.
+    """The state from which a release is planned.
 
     Attributes:
         desired_versions: the champion of each model.
-        states: what the release events say, by model.
+        states: the state that follows from the release events, by model.
         replicas: every Triton server.
-        staged: the versions of each model that are whole on disk, and their digests.
-        foreign: models whose champion another tool registered; what is loaded of them stays.
-        policies: how each model is released, where it differs from the default.
-        tags: the tags of versions that were read, by model and version; None for a version that
-            was deleted, which takes no tags.
-        rollouts: how a new version of a model gets all traffic, where it does so in steps.
+        staged: the versions of each model that are complete on disk, with their digests.
+        foreign: models whose champion another tool registered; their loaded versions stay.
+        policies: how a model is released, if not by the default; by model.
+        tags: the tags of the versions that were read, by model and version; None for a version
+            that was deleted.
+        rollouts: the rollout settings of each model whose new version gets traffic in steps.
         splits: the running step of a rollout, by model.
-        moves: what the judge decides about that step.
+        moves: the judge's decision about that step, by model.
         now: seconds since 1970.
-        retry_refused_before: refusals before this moment are tried again; None retries none.
-        faults: why a model could not be observed, by model: it is left as it is.
-        registry_error: why the registry does not answer; None if it does. Without it the desired
-            versions are unknown, and the live ones stay.
+        retry_refused_before: versions refused before this moment are tried again; None: no version.
+        faults: why a model could not be observed, by model; such a model is left as it is.
+        registry_error: why the registry does not answer; None if it does. Without the registry the
+            desired versions are unknown, and the live versions stay.
     """
 
     desired_versions: Mapping[str, DesiredVersion]

@@ -1,4 +1,4 @@
-"""The golden batch of a graph: its certified answers, in batches of any size and row by row."""
+"""The golden batch of an ONNX model: certified answers, in batches of any size and row by row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from millrace.serving.triton.graph.triton_graph import signature_of
 from millrace.serving.triton.version_folder import ONNX, Artifact
 
 TOLERANCE = 1e-4
-"""Relative to the largest answer, or to 1 if all are smaller: float32 rounds relatively."""
+"""Relative to the largest answer, or to 1 if all are smaller, because float32 rounds relatively."""
 
 
 @dataclass(frozen=True)
 class GoldenBatch:
-    """The certified answers of a graph; a `VersionCheck`.
+    """The certified answers of an ONNX model; implements `VersionCheck`.
 
     Attributes:
         inputs: the golden batch as a client sends it, `[rows, …]` for each input.
-        graph_inputs: the golden batch as the graph reads it.
-        answers: PyTorch's answers to it, `[rows, …]` for each output that is compared.
-        difference: largest difference from them that its certificate allows.
-        latency_slo_ms: p99 of one row that the probe must hold; None for any.
+        graph_inputs: the golden batch as the ONNX graph reads it.
+        answers: PyTorch's answers to the golden batch, `[rows, …]` for each output to compare.
+        difference: largest difference from these answers that the certificate allows.
+        latency_slo_ms: limit of the p99 latency of one row, in milliseconds; None: no limit.
         caution: what a reader of the evidence should know; may be empty.
     """
 
@@ -42,25 +42,27 @@ class GoldenBatch:
 
     @property
     def rows(self) -> int:
-        """Rows of the golden batch."""
+        """Number of rows of the golden batch."""
         return len(next(iter(self.inputs.values())))
 
     @property
     def scale(self) -> float:
-        """The largest answer, or 1 if all are smaller."""
+        """The largest absolute answer, or 1 if all are smaller."""
         largest = [float(np.abs(each).max(initial=0.0)) for each in self.answers.values()]
         return max([1.0, *largest])
 
     def smoke_test(self, artifact: Artifact) -> None:
-        """Run the graph on the golden batch once, in a process of its own."""
+        """Run the ONNX graph of the artifact on the golden batch once, in a subprocess."""
         self._run_in_subprocess(artifact, ())
 
     def validate_in_subprocess(self, artifact: Artifact) -> float:
-        """Run the graph in a process of its own, and compare its answers, in one batch.
+        """Run the ONNX graph of the artifact in a subprocess, and return the largest difference.
+
+        The golden batch is sent as one batch.
 
         Raises:
             WorkError: an answer is not finite, or differs by more than the tolerance.
-            TransientError: its process was killed.
+            TransientError: the subprocess was killed.
         """
         output = self._run_in_subprocess(artifact, tuple(self.answers))
         with np.load(BytesIO(output), allow_pickle=False) as actual:
@@ -95,13 +97,13 @@ class GoldenBatch:
     def send_smallest(
         self, client: TritonClient, name: str, artifact: Artifact, version: int | None = None
     ) -> None:
-        """Send one row, or the golden batch if the graph's batch is fixed."""
+        """Send one row, or the golden batch if the batch size of the ONNX graph is fixed."""
         self._predict(client, name, _smallest_rows(artifact), version)
 
     def ping(
         self, client: TritonClient, name: str, artifact: Artifact, version: int, seconds: float
     ) -> None:
-        """Send the smallest request, as a probe that a rollout does not count."""
+        """Send the smallest request, marked as a probe, which a rollout does not count."""
         inputs = self._select_rows(_smallest_rows(artifact))
         client.predict(name, inputs, version=version, timeout=seconds, probe=True)
 
@@ -122,19 +124,19 @@ class GoldenBatch:
         return max(differences, default=0.0)
 
     def _require_tolerance(self, largest: float) -> float:
-        """Return a difference that the certificate allows; WorkError if it does not."""
+        """Return the difference if the certificate allows it; else raise a WorkError."""
         allowed = self.difference + TOLERANCE * self.scale
         if not largest <= allowed:
             raise WorkError(
-                "its answers differ from those of its certificate",
+                "the model's answers differ from its certified answers",
                 seen=f"largest difference {largest:.2e} on the golden batch",
-                valid=f"at most {allowed:.2e}, row by row as in a batch",
+                valid=f"at most {allowed:.2e}, row by row and in a batch",
             )
         return largest
 
 
 def max_batch_rows(artifact: Artifact) -> int | None:
-    """Return the largest number of rows of a request to a version; None if its batch is fixed."""
+    """Return the largest number of rows in a request; None if the version's batch size is fixed."""
     return artifact.serving.max_batch_size if signature_of(artifact).batches else None
 
 
@@ -146,22 +148,28 @@ def _difference(output: str, actual: Array | None, answers: Array) -> float:
     """Return the largest difference of one output.
 
     Raises:
-        WorkError: it is missing, has another shape, or is not finite.
+        WorkError: the output is missing, has another shape, or is not finite.
     """
     if actual is None:
-        raise WorkError("it does not give the output that was certified", valid=output)
+        raise WorkError(
+            f"the model has no output named {output}, which was certified", valid=output
+        )
     if actual.shape != answers.shape:
         raise WorkError(
-            f"its output {output} has another shape", seen=actual.shape, valid=answers.shape
+            f"the model's output {output} has another shape than certified",
+            seen=actual.shape,
+            valid=answers.shape,
         )
     if not np.isfinite(actual).all():
-        raise WorkError("its answers are not finite", seen="NaN or infinity", valid="numbers")
+        raise WorkError(
+            "the model's answers are not finite", seen="NaN or infinity", valid="numbers"
+        )
     return float(np.abs(actual.astype(np.float64) - answers).max(initial=0.0))
 
 
 def _encode_npz(inputs: Mapping[str, Array]) -> bytes:
     buffer = BytesIO()
-    # text as numpy's own kind: an array of objects would be pickled
+    # text as numpy strings, because an array of objects would be pickled
     plain = {k: v.astype(str) if v.dtype == object else v for k, v in inputs.items()}
     np.savez(buffer, **plain)
     return buffer.getvalue()

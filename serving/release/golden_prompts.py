@@ -19,8 +19,8 @@ from millrace.serving.triton.version_folder import Artifact
 
 INEXACT = 0.5
 """Largest mean share of the golden answers that a low-precision variant may change. One token that
-differs changes all that follow, and which token differs depends on the machine and on the requests
-in flight; a wrong or broken model changes nearly all answers.
+differs changes all tokens after it, and which one differs depends on the machine and on concurrent
+requests; a wrong or broken model changes nearly all answers.
 """
 
 REPLACED = "\ufffd"
@@ -28,16 +28,16 @@ REPLACED = "\ufffd"
 
 @dataclass(frozen=True)
 class GoldenPrompts:
-    """The certified answers of a language model; a `VersionCheck`.
+    """The certified answers of a language model; implements `VersionCheck`.
 
     Attributes:
         prompts: texts to continue.
-        answers: its engine's answer to each when it was certified.
-        max_tokens: of an answer.
-        exact: whether an answer does not depend on concurrent requests.
-        latency_slo_ms: p99 of the time to the first token that the probe must hold; None for any.
+        answers: the certified answer to each prompt, from the model's engine.
+        max_tokens: largest number of tokens of an answer.
+        exact: whether answers do not depend on concurrent requests, and so must be equal.
+        latency_slo_ms: limit of the p99 time to the first token, in milliseconds; None: no limit.
         caution: what a reader of the evidence should know; may be empty.
-        transformers: the answers of transformers; empty if they were not stored.
+        transformers: the answers of the transformers library; empty if they were not stored.
     """
 
     prompts: tuple[str, ...]
@@ -55,13 +55,13 @@ class GoldenPrompts:
         """Read a version's `golden.json`.
 
         Raises:
-            WorkError: it has no prompts, or not an answer to each.
+            WorkError: the file has no prompts, or a prompt without an answer.
         """
         prompts, answers = tuple(golden["prompts"]), tuple(golden["answers"])
         transformers = tuple(golden.get("transformers", ()))
         if not prompts or {len(answers), len(transformers) or len(answers)} != {len(prompts)}:
             raise WorkError(
-                "its golden prompts and answers are incomplete",
+                "the version's golden prompts and answers are incomplete",
                 seen=f"{len(prompts)} prompts, {len(answers)} answers, "
                 f"{len(transformers)} of transformers",
                 hint="register the model again",
@@ -79,22 +79,23 @@ class GoldenPrompts:
         )
 
     def smoke_test(self, artifact: Artifact) -> None:
-        """Open the model in a process of its own, and continue one prompt.
+        """Open the model in a subprocess, and continue one prompt.
 
-        A vLLM model is skipped: vLLM may not be installed here, and on the server its backend is a
-        process of its own.
+        A vLLM model is skipped, because vLLM may not be installed here, and on the server it runs
+        in a process of its own anyway.
         """
         if engine_of(artifact.files) != "vllm":
             self._generate_in_subprocess(artifact, self.prompts[:1], 2)
 
     def validate_in_subprocess(self, artifact: Artifact) -> float:
-        """Continue all prompts in a process of its own, and return the share that differs.
+        """Continue all prompts in a subprocess, and return the share of the answers that differs.
 
-        A vLLM model is skipped: it needs a GPU, and the batch job's engine is a process of its own.
+        A vLLM model is skipped, because it needs a GPU, and in a batch job it runs in a process of
+        its own anyway.
 
         Raises:
-            WorkError: it cannot be opened, or more differs than the certificate allows.
-            TransientError: its process was killed.
+            WorkError: the model cannot be opened, or more differs than the certificate allows.
+            TransientError: the subprocess was killed.
         """
         if engine_of(artifact.files) == "vllm":
             return 0.0
@@ -129,12 +130,12 @@ class GoldenPrompts:
         return self._require_allowed(max(difference(self.answers, answers) for answers in runs))
 
     def _require_allowed(self, largest: float) -> float:
-        """Return a difference that the certificate allows; WorkError if it does not."""
+        """Return the difference if the certificate allows it; else raise a WorkError."""
         if not largest <= (allowed := 0.0 if self.exact else INEXACT):
             raise WorkError(
-                "its answers differ from those of its certificate",
+                "the model's answers differ from its certified answers",
                 seen=f"{largest:.1%} of the golden answers",
-                valid="none of them, one by one or all at once" if self.exact else f"{allowed:.0%}",
+                valid="equal, one by one and all at once" if self.exact else f"{allowed:.0%}",
             )
         return largest
 
@@ -146,15 +147,15 @@ class GoldenPrompts:
         Args:
             client: the replica.
             name: the name under which the model is loaded there.
-            version: of the model; None for the one that answers by default.
-            in_flight: requests at a time.
+            version: the version to send requests to; None: the one that answers by default.
+            in_flight: number of concurrent requests.
 
         Raises:
-            WorkError: it does not answer.
+            WorkError: the model does not answer.
             TransientError: the replica went away, or is too busy.
         """
         sampling = Sampling(temperature=0, max_tokens=self.max_tokens)
-        streams = client.streams  # made before the threads use it
+        streams = client.streams  # created before the threads use it
 
         def answer(prompt: str) -> str:
             with translate_errors(client, "golden prompts"):
@@ -187,7 +188,7 @@ def difference(certified: tuple[str, ...], answers: list[str]) -> float:
 
 
 def same_words(transformers: str, answers: str) -> bool:
-    """Whether two answers are of the same tokens, as far as the text shows it.
+    """Return whether two answers have the same tokens, as far as their texts show.
 
     Tokenizers differ in the space before the first word, and in how many replacement characters
     they write for incomplete bytes.

@@ -49,8 +49,8 @@ class Ledger:
     def append(self, release: Release) -> None:
         """Append an event, in a commit of its own.
 
-        Its time is after that of the model's earlier events, even if the clock was set back: the
-        state of a model follows from the order of its events.
+        The event's time is later than that of the model's earlier events, even if the clock was set
+        back, because the state of a model follows from the order of its events.
 
         Raises:
             TransientError: the table cannot be read or written.
@@ -66,11 +66,11 @@ class Ledger:
             raise TransientError(
                 "the release table cannot be written",
                 seen=str(error).splitlines()[0],
-                hint=f"check {self.uri}, and release again; this changed nothing that serves",
+                hint=f"check {self.uri}, then release again; what Triton serves did not change",
             ) from error
 
     def _write(self, row: pa.Table) -> None:
-        """Append a row, and try again if another process made the table at the same time."""
+        """Append a row, and try again if another process creates the table at the same time."""
         for _ in range(MAX_TRIES - 1):
             with suppress(CommitFailedError):
                 write_deltalake(self.uri, row, mode="append")
@@ -101,7 +101,7 @@ class Ledger:
         )
 
     def by_model(self, model: str | None = None) -> dict[str, tuple[Release, ...]]:
-        """Return the events of every model or of one, oldest first."""
+        """Return the events of every model or of one, by model, oldest first."""
         grouped: dict[str, tuple[Release, ...]] = {}
         for release in self.releases(model):
             grouped[release.model] = (*grouped.get(release.model, ()), release)

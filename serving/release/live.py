@@ -1,4 +1,4 @@
-"""The live versions: what each Triton serves, and what the release table holds."""
+"""The live versions: what each Triton serves, and what the release table says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Served:
         model: the model.
         version: the version that should be served; None if the model was unloaded.
         since: when it went live, ISO 8601.
-        replicas: `m of n`: how many of the servers answer with it.
+        replicas: how many servers serve that version, as `m of n`.
         refused: the version that has the alias and was refused, if any.
         reason: why it was refused.
-        rollout: the running step of a rollout, and of which version.
-        accepted: the version that batch jobs score with, if none is live.
+        rollout: the running step of a rollout and its version, in words.
+        accepted: the version that batch jobs score with, if no version is live.
     """
 
     model: str
@@ -61,11 +61,11 @@ def live_versions(installation: Installation) -> Mapping[str, object]:
 def served_models(
     installation: Installation, live: Mapping[str, object] | None
 ) -> tuple[Served, ...]:
-    """Return the state of each model that was ever released, by its name.
+    """Return the state of each model that was ever released, sorted by name.
 
     Args:
-        installation: has the release table.
-        live: of `live_versions`; None if no Triton was asked.
+        installation: the installation whose release table is read.
+        live: what `live_versions` returned; None if no Triton was queried.
     """
     by_model = ledger_of(installation).by_model()
     return tuple(
@@ -86,7 +86,7 @@ def history(
     if model not in by_model:
         raise InputError(
             f"{model} was never released",
-            valid=", ".join(sorted(by_model)) or "no model was",
+            valid=", ".join(sorted(by_model)) or "no model was released yet",
             hint=nearest(model, list(by_model)) or "set the alias champion in the MLflow UI",
         )
     return by_model[model][::-1][:limit]

@@ -1,4 +1,4 @@
-"""The protocol of the model registry, as far as a release needs it."""
+"""The methods of the model registry that a release needs, as a protocol."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,10 +11,10 @@ from millrace.serving.triton.version_folder import Artifact
 
 
 class ModelRegistry(Protocol):
-    """The registry's side of a release."""
+    """The model registry, as a release uses it."""
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        """Return the champion of each model or of one.
+        """Return the champion version of every model, or of one model.
 
         The digest is empty if another tool registered the version.
 
@@ -29,7 +29,7 @@ class ModelRegistry(Protocol):
         """Download a version, and check its digest."""
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
-        """Raise unless the version meets its pipeline's requirements of a champion."""
+        """Raise unless the version meets its pipeline's requirements for a champion."""
 
     def version_check(self, model: str, version: int) -> VersionCheck:
         """Return the check of the version's answers."""
@@ -38,7 +38,7 @@ class ModelRegistry(Protocol):
         """Return how the version is rolled out."""
 
     def write_tags(self, model: str, version: int, tags: Tags) -> None:
-        """Set tags of a version; None removes one."""
+        """Set tags of a version; a value of None removes the tag."""
 
     def report(self, release: Release) -> None:
         """Show an event and its evidence in the registry."""

@@ -40,8 +40,8 @@ class Observer:
         ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        retry_refused_before: refusals before this moment are tried again; None retries none.
-        traces: folder for the traces of unexpected faults; None writes none.
+        retry_refused_before: versions refused before this moment are tried again; None: no version.
+        traces: folder for the traces of unexpected errors; None: write no traces.
     """
 
     registry: ModelRegistry
@@ -52,12 +52,12 @@ class Observer:
     traces: Path | None = None
 
     def observe(self, model: str | None = None) -> ClusterState:
-        """Observe the registry, the table, the disk and every replica.
+        """Observe the registry, the release table, the disk and every replica.
 
         An error that concerns one model becomes a fault of that model, and affects no other.
 
         Args:
-            model: this model and its helper models; None for all.
+            model: observe only this model and its helper models; None: all models.
 
         Raises:
             TransientError: the release table cannot be read.
@@ -187,10 +187,10 @@ class Observer:
 def _record_fault(
     model: str, faults: dict[str, MillraceError], traces: Path | None
 ) -> Iterator[None]:
-    """Record what the block raises as a fault of its model, except a transient error.
+    """Record an exception of the block as the fault of a model, unless it is transient.
 
     Raises:
-        TransientError: a service went away meanwhile, which is no fault of the model.
+        TransientError: a service went away, which is not the model's fault.
     """
     try:
         yield
@@ -201,7 +201,7 @@ def _record_fault(
 
 
 def _count_split(split: Split, replicas: Iterable[Replica]) -> Counts:
-    """Return the counts of a rollout's step on all replicas that answer."""
+    """Return the request counts of a rollout's step, added up over the replicas that answer."""
     counts = Counts()
     for replica in replicas:
         if replica.index is not None:

@@ -19,9 +19,9 @@ class Outcome:
         version: the desired version; None when the model was to be unloaded.
         previous: the version that answered before, if any.
         changed: whether the server was changed.
-        seconds: how long that took.
-        error: why it failed; what served before still does.
-        known: whether an earlier release reported that error already: a refusal that still holds.
+        seconds: how long the change took.
+        error: why the release failed; the version that served before still does.
+        known: whether the error is a refusal that an earlier release already reported.
     """
 
     endpoint: Endpoint
@@ -56,8 +56,8 @@ def build_outcome(
         cluster: the observed state.
         model: the model.
         replica: the server.
-        error: what its release failed with.
-        is_new: whether this release wrote an event, so that a refusal is new.
+        error: the error of the model's release, if any.
+        is_new: whether this release recorded an event, so that a refusal is new.
     """
     desired, known = cluster.desired_versions.get(model), False
     if error is None and desired and cluster.state(model).has_refused(desired):
@@ -67,7 +67,7 @@ def build_outcome(
     if error is None and replica.index is None:
         error = TransientError(
             f"no Triton answers at {replica.endpoint.grpc}",
-            hint="start it with: millrace up; the next release brings it up to date",
+            hint="start Triton with: millrace up; the next release brings it up to date",
         )
     version = desired.version if desired else None
     live = replica.live_version(model)
@@ -79,7 +79,8 @@ def refused_error(model: str, version: int, reason: str) -> WorkError:
     return WorkError(
         f"version {version} of {one_line(model)} was refused",
         seen=reason,
-        hint="what served before still does; move the alias, or run millrace release to try again",
+        hint="the version that served before still does; move the alias, or run `millrace "
+        "release` to try again",
     )
 
 

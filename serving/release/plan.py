@@ -1,8 +1,8 @@
-"""Plan the actions after which every replica serves what the registry wants; no effects.
+"""Plan the actions that make every replica serve the champions of the registry; no effects.
 
-Aliases are the desired state, and the index of each Triton is the actual one. The release events
-say what was tried before. `plan` compares them and returns actions in order. They may be
-interrupted after any of them: the next plan, from the state at that time, finishes the work.
+Aliases are the desired state, and the index of each Triton is the actual state. The release events
+say what was tried before. `plan` compares them and returns the due actions in order. If a release
+is interrupted after any action, the next plan starts from the state at that time.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -37,7 +37,7 @@ def plan(cluster: ClusterState) -> tuple[Action, ...]:
     """Return the actions that are due; none when everything is as it should be.
 
     Returns:
-        Actions in order: the models by name, and for each the clean-up of earlier trials first.
+        The actions in order: by model, and for each model the clean-up of earlier trials first.
     """
     if cluster.registry_error is not None:
         models = sorted(cluster.states)
@@ -57,7 +57,7 @@ def plan(cluster: ClusterState) -> tuple[Action, ...]:
 
 
 def _recorded_models(cluster: ClusterState) -> set[str]:
-    """Return the models that only events know: refused before a version was staged."""
+    """Return the models that only the events may name: tried or withdrawn, and not live."""
     return {
         model
         for model, state in cluster.states.items()
@@ -70,10 +70,10 @@ def select_target(
 ) -> DesiredVersion | None:
     """Return the version to serve: the desired one, or the live one if the desired was refused.
 
-    After the alias was removed the live version stays for a while: the alias may be moving.
+    After the alias was removed the live version stays for a while, as the alias may be moving.
 
     Args:
-        state: of the model.
+        state: the model's release state.
         desired: the version that the alias points to.
         now: seconds since 1970.
     """
@@ -103,7 +103,7 @@ def _plan_model(cluster: ClusterState, model: str) -> Iterator[Action]:
 
 
 def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
-    """Yield what makes every replica serve the live version; a rollout waits for the registry."""
+    """Yield the actions that restore the live version on replicas, unless a rollout is running."""
     live, staged = cluster.state(model).live, cluster.staged.get(model, {})
     if live is None or live.version not in staged or model in cluster.splits:
         return
@@ -112,7 +112,7 @@ def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
 
 
 def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
-    """Return a missing "live" event: all replicas answer with a version that is not recorded."""
+    """Return a missing "live" event: all replicas serve a version that is not recorded as live."""
     state = cluster.state(model)
     answering = {replica.live_version(model) for replica in cluster.replicas}
     version = answering.pop() if len(answering) == 1 else None
@@ -125,7 +125,7 @@ def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
 
 
 def _missing_withdrawal(cluster: ClusterState, model: str) -> Record | None:
-    """Return the event that a version, refused or rolled out until now, is no longer tried."""
+    """Return the missing event that a refused or partly rolled out version is no longer tried."""
     state, desired = cluster.state(model), cluster.desired_versions.get(model)
     attempted, live = state.attempted, state.live_version
     if attempted is None:
@@ -133,12 +133,12 @@ def _missing_withdrawal(cluster: ClusterState, model: str) -> Record | None:
     if desired is None:
         return Record(model, "left", attempted.desired, live, "its alias was removed")
     if desired != attempted.desired:
-        moved = f"the alias went to version {desired.version}"
-        reason = moved if desired.version != attempted.version else "it is another file now"
+        moved = f"the alias moved to version {desired.version}"
+        reason = moved if desired.version != attempted.version else "its file changed"
         return Record(model, "withdrawn", attempted.desired, live, reason)
     refused, before = state.refused, cluster.retry_refused_before
     if refused is not None and before is not None and refused.at < before:
-        return Record(model, "withdrawn", attempted.desired, live, "it is tried again")
+        return Record(model, "withdrawn", attempted.desired, live, "the version is tried again")
     return None
 
 
@@ -150,7 +150,7 @@ class _Rollout:
         split: the step; None if the rollout ended.
         is_running: whether the step runs already.
         is_failed: whether the target version is to be refused.
-        reason: of the judge.
+        reason: the judge's reason.
     """
 
     split: Split | None
@@ -166,7 +166,7 @@ def _plan_rollout(
     state, spec = cluster.state(model), cluster.rollouts.get(model)
     if target is None or state.live is None or target in state.served_before or spec is None:
         return None
-    if _answering_replicas(cluster, model, target.version):  # it succeeded, and is to be recorded
+    if _answering_replicas(cluster, model, target.version):  # succeeded, not recorded yet
         return None
     split, live = cluster.splits.get(model), state.live.version
     if split is None or (split.champion, split.candidate) != (live, target.version):
@@ -174,7 +174,7 @@ def _plan_rollout(
     if any(model in replica.unresponsive for replica in cluster.reachable):
         # Triton does not reload an unchanged configuration, and the counters are lost
         return _Rollout(replace(split, began=cluster.now))
-    move = cluster.moves.get(model) or Move("stay", "its counters cannot be read")
+    move = cluster.moves.get(model) or Move("stay", "the request counters cannot be read")
     if move.kind == "stay":
         return _Rollout(split, is_running=True, reason=move.reason)
     if move.kind == "step" and move.weight_percent is not None:
@@ -197,10 +197,10 @@ def _plan_changes(
         return
     if target.version not in staged:
         yield Stage(model, target.version)
-        return  # its files say how it is to be released
+        return  # the version's files say how to release it
     if is_below_quorum(cluster, model, target):
         return
-    if len(outdated) == len(cluster.reachable):  # a version on any replica has passed already
+    if len(outdated) == len(cluster.reachable):  # else it has passed already
         yield from _plan_validation(cluster, model, target, rollout)
     if split is None:
         yield from _plan_switches(model, target, outdated, staged)
@@ -213,12 +213,12 @@ def _plan_changes(
 def _plan_validation(
     cluster: ClusterState, model: str, target: DesiredVersion, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield what a version must pass before it takes traffic, and the events of what it passed."""
+    """Yield the checks that a version must pass to get traffic, and the events of passing them."""
     state, split = cluster.state(model), cluster.splits.get(model)
     live = state.live_version
     is_in_split = split is not None and split.candidate == target.version
     if target not in state.served_before and not is_in_split:
-        yield Verify(model, target.version, live)  # again: requirements may change after a trial
+        yield Verify(model, target.version, live)  # also after a trial, as requirements may change
         if not state.is_validated(target):
             yield Validate(model, target.version, cluster.reachable[0].endpoint)
             yield Record(model, "proved", target, live)
@@ -246,7 +246,7 @@ def _plan_switches(
 def _outdated_replicas(
     cluster: ClusterState, model: str, target: DesiredVersion, split: Split | None
 ) -> list[Replica]:
-    """Return the reachable replicas that do not serve the step, or the target without a step."""
+    """Return the reachable replicas that do not serve the rollout's step, or else the target."""
     return [
         replica
         for replica in cluster.reachable
@@ -285,7 +285,7 @@ def is_below_quorum(cluster: ClusterState, model: str, target: DesiredVersion) -
 def _plan_records(
     cluster: ClusterState, model: str, target: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield what records the served state: an event, or else tags and the removal of versions."""
+    """Yield the actions that record what is served: an event, or else tags and removals."""
     running = None
     if rollout is not None and rollout.split is not None:
         running = RunningStep(rollout.split, rollout.reason)
@@ -337,7 +337,7 @@ def _answering_replicas(cluster: ClusterState, model: str, version: int) -> list
 def _plan_retirement(
     cluster: ClusterState, model: str, target: DesiredVersion | None
 ) -> Iterator[Retire]:
-    """Yield the removal of versions beyond the keep count that no replica may still read."""
+    """Yield the removal of staged versions beyond `keep_versions` that no replica has loaded."""
     if target is None or len(cluster.reachable) < len(cluster.replicas):
         return
     staged = sorted(cluster.staged.get(model, {}), reverse=True)
@@ -350,7 +350,7 @@ def _plan_retirement(
 
 
 def _plan_cleanups(cluster: ClusterState) -> dict[str, list[CleanUp]]:
-    """Return the removal of helper models, by model; of arms only if no splitter may call them."""
+    """Return the helper models to remove, by model; a rollout's only if no splitter may call it."""
     loaded: dict[str, list[Endpoint]] = {}
     for replica in cluster.reachable:
         for entry in replica.index or ():
@@ -368,7 +368,7 @@ def _plan_cleanups(cluster: ClusterState) -> dict[str, list[CleanUp]]:
 def warm_versions(target: int, ready: Collection[int], staged: Collection[int]) -> tuple[int, ...]:
     """Return which versions stay loaded beside the target: the highest one below it.
 
-    Triton answers a request that names no version with the highest number it has loaded, so after
+    Triton answers a request that names no version with the highest version it has loaded. So after
     a rollback no version above the target may stay.
     """
     below = [version for version in ready if version < target and version in staged]

@@ -1,7 +1,7 @@
 """Make every Triton server serve the champions: plan, and release the models concurrently.
 
-Only one release of a model runs at a time on this machine, and no model waits for another: a
-candidate that hangs in its trial keeps no other model from going live.
+Only one release of a model runs at a time on this machine. Models do not wait for each other, so a
+candidate that hangs in its trial does not keep another model from going live.
 """
 
 from collections import deque
@@ -40,20 +40,20 @@ def reconcile(
 ) -> Outcomes:
     """Bring every server to the desired versions, as far as possible.
 
-    If a version is refused, the version that served before still does. No model stops another: its
-    outcome has the error. A second call changes nothing.
+    If a version is refused, the version that served before still does. An error of one model is in
+    that model's outcome, and the other models are released. A second call changes nothing.
 
     Args:
         registry: the model registry.
         ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        request: for the release.
+        request: who requested the release, and which refused versions to try again.
         models: the models to release; None for all.
-        traces: folder for the traces of unexpected faults.
+        traces: folder for the traces of unexpected errors.
 
     Raises:
-        WorkError: the registry does not answer, or fails; every server has what was live.
+        WorkError: the registry does not answer, or fails; every server still serves what was live.
     """
     retry_before = request.retry_refused_before
     observer = Observer(registry, ledger, repository, tuple(endpoints), retry_before, traces)
@@ -65,7 +65,7 @@ def reconcile(
                 model_release.carry_out()
                 return model_release.outcomes()
             except Exception as error:  # whatever it is, the other models go on
-                what = f"the release of {one_line(model)} ended in a fault"
+                what = f"the release of {one_line(model)} failed unexpectedly"
                 return fail(model, unexpected_error(what, error, traces))
 
     def fail(model: str, error: MillraceError) -> Outcomes:
@@ -129,7 +129,7 @@ def _release_waiting(
     release: Callable[[str, Event], Outcomes],
     stop: Event,
 ) -> None:
-    """Release the models that wait, one after the other, until none does or the event is set."""
+    """Release the waiting models one after the other, until none is left or the event is set."""
     while not stop.is_set():
         try:
             model, future = waiting.popleft()

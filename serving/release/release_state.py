@@ -23,11 +23,11 @@ Kind = Literal[
 - accepted: it passed the part of the trial that needs no server, in a batch job while no version
   was live. It is not live, and still needs the trial.
 - live: clients get it.
-- refused: it did not pass, and what served before still does.
+- refused: it did not pass, and the version that served before still does.
 - step: a step of its rollout began.
-- withdrawn: it was refused or rolled out, and the alias moved to another version, or it is to be
+- withdrawn: it was refused or in a rollout, and the alias moved to another version, or it is to be
   tried again.
-- left: it was refused or rolled out, and its alias was removed; the live version stays.
+- left: it was refused or in a rollout, and its alias was removed; the live version stays.
 - unwanted: it is live and its alias was removed; the alias may come back.
 - unloaded: the alias did not come back, and nothing is served.
 """
@@ -48,16 +48,16 @@ class Release:
     Attributes:
         model: the model.
         kind: what happened.
-        version: the version that it happened to.
-        digest: sha256 of its `model.onnx`.
+        version: the version that the event is about.
+        digest: sha256 of the version's files.
         previous: the version that clients got before; None if there was none.
-        asked_by: who or what requested it.
+        asked_by: who or what requested the release.
         reason: why, in a sentence; may be empty.
-        evidence: what was measured: names and plain values.
-        link: where to read more; may be empty.
-        seconds: how long it took.
-        at: when it ended.
-        id: of this event.
+        evidence: what was measured, as names and plain values.
+        link: a link to more about the release; may be empty.
+        seconds: time from the start of the release to the event.
+        at: time of the event.
+        id: unique id of the event.
     """
 
     model: str
@@ -75,7 +75,7 @@ class Release:
 
     @property
     def desired(self) -> DesiredVersion:
-        """The version that it happened to, as an alias would point to it."""
+        """The version that the event is about, as an alias would point to it."""
         return DesiredVersion(self.version, self.digest)
 
 
@@ -85,13 +85,14 @@ class ReleaseState:
 
     Attributes:
         live: the event that made the live version live; None if no version is.
-        superseded: the version that was live before it.
+        superseded: the version that was live before the live version.
         refused: the newest refusal, unless it was withdrawn or a version went live after it.
-        served_before: every version that was ever live: going back to it needs no new trial.
-        proved: the newest trial that was passed, until a version goes live, is refused or
+        served_before: every version that was ever live; going back to one needs no new trial.
+        proved: the event of the newest passed trial, until a version goes live, is refused or
             withdrawn.
         step: the newest step of a rollout, until the rollout ends.
-        withdrawn: the last version that the alias left before it was live, until another is tried.
+        withdrawn: the event that the alias left a version before it was live, until another version
+            is tried.
         is_kept: whether the live version stays without an alias, because the alias was on another
             version when it was removed.
         alias_removed: the event that the live version lost its alias, until an alias is set again.
@@ -117,7 +118,7 @@ class ReleaseState:
 
     @property
     def attempted(self) -> Release | None:
-        """The event of the version that has the alias and is not live: refused, or rolled out."""
+        """The refusal or the rollout step of the version that has the alias and is not live."""
         return self.refused or self.step
 
     def has_refused(self, version: DesiredVersion) -> bool:
@@ -134,7 +135,7 @@ class ReleaseState:
         return self.accepted is not None and self.accepted.desired == version
 
     def has_completed_rollout(self, version: DesiredVersion) -> bool:
-        """Whether its rollout has just succeeded: then the event of its trial has a reason."""
+        """Whether its rollout has just succeeded: then the "proved" event has a reason."""
         proved = self.proved
         return proved is not None and proved.desired == version and bool(proved.reason)
 

@@ -1,9 +1,9 @@
-"""The trial of a version before it takes traffic, within limits and out of reach of clients.
+"""The trial of a version before it gets traffic, with resource limits and hidden from clients.
 
-First its files are opened in a process of their own, with limits on time and memory, so that a
-model that hangs or crashes affects nothing else. Then it is loaded on a replica, under a name that
-no client knows, beside the version that serves. A trial that is interrupted leaves a model and a
-folder with `TRIAL` in their names, which the next plan removes.
+First its files are opened in a subprocess with limits on time and memory, so that a model that
+hangs or crashes affects nothing else. Then the version is loaded on a replica, under a name that
+no client knows, beside the version that serves. An interrupted trial leaves a model and a folder
+with `TRIAL` in their names, which the next release removes.
 """
 
 import json
@@ -28,22 +28,24 @@ from millrace.serving.triton.version_config import config_of, triton_kind
 from millrace.serving.triton.version_folder import Artifact
 
 BASE_LIMITS = Limits(seconds=60.0, memory=16 << 30)
-"""For the smallest model. A larger one gets more of both; a small machine gives less memory."""
+"""Limits for the smallest model. Larger models get more; small machines get less memory."""
 MEMORY_SHARE, MAX_MEMORY_SHARE = 0.5, 0.75
-"""Of the machine's memory, for the smallest model and for any. The rest is for the servers."""
+"""Largest share of the machine's memory: for the smallest model, for any. Servers need the rest."""
 MIN_MEMORY = 4 << 30
-"""Bytes of address space: ONNX Runtime and OpenVINO reserve more than they use."""
+"""Smallest limit, in bytes: ONNX Runtime and OpenVINO reserve more address space than they use."""
 BYTES_PER_SECOND = 16 << 20
-"""Extra time for larger models: a slow disk, and operations in proportion to the weights."""
+"""A trial gets one more second for this many bytes of the model, because disks may be slow and some
+operations take time in proportion to the weights.
+"""
 WEIGHT_COPIES = 4
-"""Copies of the weights in memory: the file, the graph, its optimized and its unpacked form."""
+"""Copies of the weights in memory: the file, the graph, the optimized graph, unpacked weights."""
 LOAD_SECONDS = 120.0
 ENGINE_SECONDS = 400.0
-"""With an accelerator, which builds its engines while the version loads; vLLM compiles too."""
+"""Load limit if the accelerator builds an engine, or vLLM compiles, while the version loads."""
 
 
 def subprocess_limits(size: int) -> Limits:
-    """Return the limits of a process that opens a model of so many bytes and lets it answer."""
+    """Return the limits of a subprocess that opens and runs a model of `size` bytes."""
     return Limits(BASE_LIMITS.seconds + size / BYTES_PER_SECOND, memory_limit(size, memory_bytes()))
 
 
@@ -62,7 +64,7 @@ def load_seconds(serving: ServingSpec, size: int, *, compiles: bool = False) -> 
     """Return how many seconds a version may take to load.
 
     Args:
-        serving: how it is served.
+        serving: the version's serving settings.
         size: bytes of the model.
         compiles: whether the backend compiles the model.
     """
@@ -73,7 +75,7 @@ def load_seconds(serving: ServingSpec, size: int, *, compiles: bool = False) -> 
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
 MAX_PROBES = 3
-"""A probe that is too slow is repeated: the machine may have been busy, and a refusal is final."""
+"""A probe that is too slow is repeated, because the machine may be busy and a refusal is final."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ class TrialResult:
 
     Attributes:
         difference: largest difference from the certified answers.
-        p50_ms: median latency of the smallest request, one row or one token, in milliseconds; so
-            p99_ms.
-        requests: requests of the probe.
+        p50_ms: median latency of the smallest request (one row or one token), in milliseconds.
+        p99_ms: 99th percentile of that latency.
+        requests: number of requests of the probe.
     """
 
     difference: float
@@ -103,7 +105,8 @@ def validate_on_replica(
     """Load a staged version as a helper model, and measure its answers and its latency.
 
     Raises:
-        WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
+        WorkError: the model was not loaded, its answers differ or are not finite, or it is too
+            slow.
         TransientError: the replica went away.
     """
     with _load_helper_model(model, version, repository, client) as name:
@@ -116,9 +119,9 @@ def validate_on_replica(
                 break
     if slo is not None and p99 > slo:
         raise WorkError(
-            "it is too slow",
+            "the model is too slow",
             seen=f"p99 {p99:.2f} ms in {len(times)} requests of one row or token",
-            valid=f"serving.latency_slo_ms, {slo:g} ms",
+            valid=f"at most serving.latency_slo_ms, {slo:g} ms",
         )
     return TrialResult(difference, p50, p99, len(times))
 
@@ -138,7 +141,7 @@ def _probe(send: Callable[[], None]) -> list[float]:
 def _load_helper_model(
     model: str, version: int, repository: Repository, client: TritonClient
 ) -> Iterator[str]:
-    """Load a staged version as a helper model for the length of the block, and yield its name."""
+    """Load a staged version as a helper model while the block runs, and yield that model's name."""
     name = f"{model}{TRIAL}{version}-{token_hex(4)}"
     artifact = repository.artifact(model, version)
     config = config_of(name, artifact, version_policy=latest())
@@ -156,15 +159,15 @@ def _load_helper_model(
 
 
 NO_BACKEND = "unable to find backend library"
-"""In Triton's error for a backend that it does not have."""
+"""Part of Triton's error message for a backend that is not installed."""
 
 
 def require_backend(artifact: Artifact, client: TritonClient) -> None:
     """Raise if a server does not have a version's backend.
 
-    Only a backend that not every server has is checked. Triton does not list its backends, so a
-    model without files is loaded, which always fails: with the backend, because the files are
-    missing.
+    Only a backend that some servers lack is checked. Triton does not list its backends, so a model
+    without files is loaded. That always fails, and the error shows whether the backend or only the
+    files are missing.
 
     Raises:
         WorkError: the server does not have the backend.
@@ -184,5 +187,5 @@ def require_backend(artifact: Artifact, client: TritonClient) -> None:
             seen=f"the server at {client.endpoint.grpc}",
             valid=f"NVIDIA's container with the backend {backend}, on a GPU "
             f"(tritonserver:…-{backend}-python-py3)",
-            hint="name such a server in MILLRACE_TRITON, or export another variant",
+            hint="set MILLRACE_TRITON to such a server, or export another variant",
         ) from error

@@ -14,29 +14,29 @@ class VersionCheck(Protocol):
 
     @property
     def latency_slo_ms(self) -> float | None:
-        """p99 of `send_smallest` that the probe must hold, milliseconds; None for any."""
+        """Limit of the p99 latency of `send_smallest`, in milliseconds; None: no limit."""
 
     @property
     def caution(self) -> str:
         """What a reader of the evidence should know; may be empty."""
 
     def smoke_test(self, artifact: Artifact) -> None:
-        """Open the model in a process of its own, and let it answer once.
+        """Open the model in a subprocess, and request one answer.
 
         Raises:
-            WorkError: it cannot be opened, crashes, takes too long or too much memory.
-            TransientError: its process was killed.
+            WorkError: the model cannot be opened, crashes, or exceeds the time or memory limit.
+            TransientError: the subprocess was killed.
         """
 
     def validate_in_subprocess(self, artifact: Artifact) -> float:
-        """Compare all certified answers in a process of its own, and return the largest difference.
+        """Compare all certified answers in a subprocess, and return the largest difference.
 
-        It needs no server, so it measures neither the latency nor the answers to concurrent
-        requests.
+        There is no server, so neither the latency nor the answers to concurrent requests are
+        checked.
 
         Raises:
             WorkError: as `smoke_test`; or an answer differs by more than the certificate allows.
-            TransientError: its process was killed.
+            TransientError: the subprocess was killed.
         """
 
     def compare(
@@ -47,8 +47,8 @@ class VersionCheck(Protocol):
         Args:
             client: the replica.
             name: the name under which the model is loaded there.
-            artifact: what was staged.
-            version: of the model; None for the one that answers by default.
+            artifact: the staged version.
+            version: the version to send requests to; None: the one that answers by default.
 
         Raises:
             WorkError: an answer is missing, or differs by more than the certificate allows.
@@ -68,20 +68,20 @@ class VersionCheck(Protocol):
     def ping(
         self, client: TritonClient, name: str, artifact: Artifact, version: int, seconds: float
     ) -> None:
-        """Check that the version answers within so many seconds.
+        """Check that the version answers within `seconds`.
 
         Raises:
-            MillraceError: it does not.
+            MillraceError: the version does not answer in time.
         """
 
 
 @contextmanager
 def translate_errors(client: TritonClient, golden: str) -> Iterator[None]:
-    """Turn the error of a request into the version's fault, or a transient one of the server.
+    """Turn the error of a request into a WorkError of the version, or a TransientError.
 
     Args:
         client: the replica.
-        golden: the certified requests, in words.
+        golden: name of the certified requests, for the message.
 
     Raises:
         WorkError: the version is at fault.
@@ -91,9 +91,11 @@ def translate_errors(client: TritonClient, golden: str) -> Iterator[None]:
         yield
     except TransientError:
         if client.is_ready():  # the model stopped answering, not the server
-            raise WorkError("it stopped answering", hint="see Triton's log") from None
+            raise WorkError("the model stopped answering", hint="see Triton's log") from None
         raise
     except MillraceError as error:
         raise WorkError(
-            f"it did not answer its {golden}", seen=error.seen or error.what, valid=error.valid
+            f"the model did not answer its {golden}",
+            seen=error.seen or error.what,
+            valid=error.valid,
         ) from error

@@ -1,4 +1,4 @@
-"""The tags of a version in the registry: its actual state, beside the alias, its desired state."""
+"""The tags of a version in the registry: they show its actual state, the alias the desired one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ def compute_tags(
     """Return the tags that each affected version should have.
 
     Args:
-        state: of the model.
+        state: the model's release state.
         desired: the version that the alias points to.
-        answering: the replicas that answer with the live version.
-        replicas: how many there are.
+        answering: the replicas that serve the live version.
+        replicas: number of all replicas.
         running: the running step of the desired version's rollout, if any.
     """
     tags: dict[int, Tags] = {}
@@ -90,8 +90,8 @@ def _explain_difference(
     if desired is not None:
         return None
     if state.is_kept and state.withdrawn is not None:
-        return f"no version has the alias; the last one, {state.withdrawn.version}, was not live"
-    return "its alias was removed; it is unloaded unless one is set within a minute"
+        return f"alias removed; version {state.withdrawn.version}, which had it last, was not live"
+    return "its alias was removed; it will be unloaded unless an alias is set within a minute"
 
 
 def _live_tags(

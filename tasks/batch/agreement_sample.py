@@ -1,4 +1,4 @@
-"""A sample of a batch job's rows, asked of the live model before the job is committed."""
+"""Compare a sample of a batch job's answers with the live model's, before the job is committed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from millrace.tasks.kinds.steps import KindSteps, LiveSample, steps_of
 from millrace.tasks.progress import log
 
 INDEX_SECONDS = 2.0
-"""For a server to say what it has loaded."""
+"""Time limit for a server to list the models that it has loaded."""
 
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """Compares a job with the live model; a `millrace.serving.batch.input.row_sample.Check`.
+    """Compares a job with the live model; a `Check` of `millrace.serving.batch.input.row_sample`.
 
     Attributes:
-        job: what scored.
-        package: its version's files.
+        job: the job that scored the rows.
+        package: the files of the job's version.
         installation: where Triton and the release table are.
-        most: share of the sample that may differ; None for the usual.
-        tell: takes what was found, also if it keeps the job from its commit.
+        most: share of the sample that may differ; None: the default for the kind of model.
+        tell: called with the result, even if the result prevents the commit.
     """
 
     job: Job
@@ -44,10 +44,10 @@ class LiveCheck:
     tell: Callable[[Agreement], None]
 
     def __call__(self, scored: ScoredRows) -> Agreement:
-        """Compare, unless nothing that could be compared with is live.
+        """Compare the job with the live model, if the same version is live.
 
         Raises:
-            InputError: too much differs.
+            InputError: too many answers differ.
         """
         found = self._agreement(scored)
         if found.disagreed:
@@ -68,7 +68,7 @@ class LiveCheck:
         return self._steps.live_sample(self.job)
 
     def _agreement(self, scored: ScoredRows) -> Agreement:
-        """Return how the job compares; why it does not where anything at all is in the way."""
+        """Return how the job compares with the live model, or why it could not be compared."""
         with TritonClient(self.installation.triton[0]) as client:
             try:
                 if reason := self._sample.obstacle or self._obstacle(client):
@@ -99,7 +99,7 @@ class LiveCheck:
         try:
             found = list(read_examples(scored, columns, live.answers, self._sample.rows))
         except OSError as error:
-            raise InputError("the rows cannot be read again", seen=error) from error
+            raise InputError("the sampled rows cannot be read again", seen=error) from error
         if not found:
             raise InputError("none of the sampled rows has an answer")
         return found

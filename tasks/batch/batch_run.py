@@ -1,4 +1,4 @@
-"""A batch job as a run of its own in MLflow: live while it runs, with its plots when it is done."""
+"""A batch job as an MLflow run: metrics while the job runs, results and plots at its end."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +26,14 @@ from millrace.serving.batch.monitoring.throughput import (
 from millrace.tasks.progress import log
 
 EXPERIMENT = ".batch"
-"""After the pipeline's name; no pipeline's name has a dot."""
+"""Suffix of the experiment's name, after the pipeline's name, which has no dot."""
 LAST_RUNS = 30
 LIVE_SECONDS = 10.0
 DESCRIPTION = "mlflow.note.content"
 FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
-"""Tags that tell a job from every other."""
+"""Tags that together identify a job."""
 APPROVED = "millrace.approved"
-"""Tag: whether the version was the one that online serves, or would."""
+"""Tag: whether the version was the approved one, which Triton serves or would serve."""
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 
@@ -43,8 +43,8 @@ class BatchRun:
 
     Attributes:
         run: the open run.
-        total: rows of the input; None where that is not known.
-        deadline: when it has to be done; None for no matter when.
+        total: rows of the input; None if the number is not known.
+        deadline: when the job must end; None: no deadline.
         samples: the progress so far.
         actors: what each actor has done.
     """
@@ -58,7 +58,7 @@ class BatchRun:
     _warned: bool = False
 
     def take(self, sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:
-        """Take what is written so far, beside the rows that were there before."""
+        """Log the work that is written so far, and warn once if the job will miss its deadline."""
         self.samples.append(sample)
         self.actors = actors
         if time.monotonic() - self._logged < LIVE_SECONDS:
@@ -83,7 +83,7 @@ class BatchRun:
             )
 
     def log_agreement(self, found: Agreement) -> None:
-        """Take how the job compares with the live model, whether it is committed or not."""
+        """Log how the job compares with the live model, even if the job is not committed."""
         self.run.log_metrics(found.metrics())
         self.run.set_tags({"millrace.agreement": found})
 
@@ -110,14 +110,16 @@ class BatchRun:
         _end_dead_runs(self.run, report)
 
     def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:
-        """Log the result of a job that died after its commit: only its mean speed is known.
+        """Log the result of a job whose process died after the commit.
+
+        Only the mean speed of such a job is known.
 
         Args:
-            pipeline: of the job.
-            report: what was kept with the commit.
+            pipeline: the job's pipeline.
+            report: the report stored in the commit's metadata.
         """
         rows = max(report.scored - report.resumed, 0)
-        # Those of the rows of an earlier run are in the commit too.
+        # The tokens in the commit include those of rows from earlier runs.
         share = rows / report.scored if report.scored else 0.0
         tokens = (round(share * (count or 0)) for count in (report.tokens_in, report.tokens_out))
         self.samples = [Sample(report.seconds, Work(rows, *tokens))]
@@ -125,12 +127,12 @@ class BatchRun:
 
 
 def is_reported(installation: Installation, experiment: str, report: BatchReport) -> bool:
-    """Return whether a finished run of MLflow reports a job.
+    """Return whether MLflow has a finished run of a job.
 
     Args:
         installation: where MLflow is.
-        experiment: its name.
-        report: what was kept with the job's commit.
+        experiment: name of the experiment.
+        report: the report stored in the metadata of the job's commit.
     """
     store = client(installation.tracking_uri)
     known = store.get_experiment_by_name(experiment)
@@ -151,9 +153,9 @@ def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
     """Return what a job did, in Markdown, with a link to the version on MLflow's pages.
 
     Args:
-        report: what it did.
-        per_day: how much of `unit` it did a day.
-        unit: what it is counted in.
+        report: the job's report.
+        per_day: the job's throughput per day, in `unit`.
+        unit: the unit of the job's work.
     """
     version = version_page("", report.model, report.model_version).removeprefix("/")
     daily = f"{per_day:,.0f} {unit} a day"
@@ -172,19 +174,19 @@ def metrics_of(
     actors: Mapping[str, ActorProgress],
     price_per_hour: float | None = None,
 ) -> dict[str, float]:
-    """Return the metrics of a job that is done.
+    """Return the metrics of a finished job.
 
     Tokens and rows per day are those that were committed by this run, over its wall time.
 
     Args:
-        report: what it did.
-        samples: what was written when, the last at the end.
+        report: the job's report.
+        samples: the work written up to each time, the last sample at the job's end.
         actors: what each actor has done.
-        price_per_hour: of the machines.
+        price_per_hour: price of the machines.
     """
     measured = throughput(samples)
     done = samples[-1].work if samples else Work()
-    # What was written of rows that are there twice is not committed.
+    # Of duplicate rows, only the first is committed, though all were written.
     share = min(max(report.scored - report.resumed, 0) / done.rows, 1.0) if done.rows else 0.0
     answered = sum((each.work for each in actors.values()), Work())
     found = {
@@ -209,14 +211,14 @@ def metrics_of(
         cost = cost_per_million(price_per_hour, report.seconds, count)
         name = f"cost_per_million_{'tokens' if units else 'rows'}"
         found |= {name: cost} if cost is not None else {}
-    # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
+    # Only actors report when they opened their model, and busy seconds; engines of vLLM do not.
     shares = [each.busy / report.seconds for each in actors.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
     return found
 
 
 def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
-    """End the runs of a job's dead processes: a job runs once at a time."""
+    """End the MLflow runs that a job's dead processes left open; a job never runs twice at once."""
     for each in run.client.search_runs([run.experiment_id], _that(report, "RUNNING")):
         if each.info.run_id != run.run_id:
             run.client.set_terminated(each.info.run_id, "KILLED")

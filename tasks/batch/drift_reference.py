@@ -1,8 +1,8 @@
-"""What the rows of a batch job are compared with: the snapshot that its model learnt from.
+"""The reference of a batch job's drift: the snapshot that the model was trained on.
 
-Of columns the snapshot has statistics. How many tokens its texts have depends on the model that
-reads them, and what is predicted is not what the target was: a regression's answers spread less. So
-tokens are counted, and predictions made, for a sample of the snapshot's rows.
+The snapshot has statistics of its columns, but not of tokens, whose number depends on the model,
+nor of predictions, which differ from the target: a regression's predictions spread less. So tokens
+are counted, and predictions made, for a sample of the snapshot's rows.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from millrace.tasks.progress import log
 
 PREDICTION = "prediction"
 SAMPLE_ROWS = 1024
-"""Of a snapshot whose texts are counted, or whose rows are answered."""
+"""Rows in a sample of a snapshot, whose tokens are counted or for which predictions are made."""
 
 
 def open_training_snapshot(version: ModelVersion, installation: Installation) -> Snapshot | None:
-    """Return the snapshot that a version was trained on; None where it is not there any more."""
+    """Return the snapshot that a version was trained on; None if it no longer exists."""
     name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
     if not number.isdigit():
         return None
@@ -34,11 +34,11 @@ def open_training_snapshot(version: ModelVersion, installation: Installation) ->
 def bins_unless_gone(
     counted: Callable[[Snapshot], tuple[Bins, ...]], snapshot: Snapshot
 ) -> tuple[Bins, ...]:
-    """Return bins of a sample of the rows; none where it cannot be read."""
+    """Return bins of a sample of the snapshot's rows; none if they cannot be read."""
     try:
         return counted(snapshot)
-    except OSError as error:  # such as of files that somebody has vacuumed away
-        message = "drift of lengths is not looked at, for %s cannot be read: %s"
+    except OSError as error:  # for example because the files were vacuumed
+        message = "the drift of lengths is not measured, because %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()
 

@@ -18,7 +18,7 @@ from millrace.tasks.progress import log
 EVENT = "millrace.batch.drift"
 WORST = 6
 UNNAMEABLE = re.compile(r"[^\w\-. /:]")
-"""What MLflow does not take in the name of a metric."""
+"""Characters that MLflow does not allow in the name of a metric."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Event:
 
     Attributes:
         event: what happened.
-        resource: to what.
-        payload: what there is to say of it.
+        resource: what the event is about.
+        payload: the details.
     """
 
     event: str
@@ -42,14 +42,14 @@ Emit = Callable[[Event], None]
 def tell_drift(
     run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
 ) -> list[Drift]:
-    """Log every column's drift, and tell of those over the limit.
+    """Log every column's drift, and return the columns over the limit, after a warning.
 
     Args:
         run: the open run.
-        report: what the job did.
-        bins: of the columns.
-        limit: of PSI, above what chance gives.
-        emit: takes the event of a drift over it.
+        report: the job's report.
+        bins: the bins of the columns.
+        limit: largest PSI above the PSI that is expected by chance.
+        emit: called with an event if a column is over the limit.
     """
     seen = read_seen(report.table, report.job)
     pairs = [(b, np.array(seen[b.column])) for b in bins if sum(seen.get(b.column, ()))]

@@ -1,4 +1,4 @@
-"""Step: rows through the approved version on a Ray cluster, as a job of the cluster's Jobs API."""
+"""Step: score rows with the approved version on a Ray cluster, as a job of its Jobs API."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -40,24 +40,24 @@ def score_elsewhere(
     date: str,
     version: int | None = None,
 ) -> BatchReport:
-    """Do what `score_rows` does in a job of a cluster, and follow it to its end.
+    """Do what `score_rows` does, as a job of a Ray cluster, and follow the job to its end.
 
-    A job that does the same and runs already is followed. One that has ended needs no finding:
-    asked for again, it has nothing to do.
+    If a job with the same order is already running, that job is followed. A job that has ended need
+    not be found, because a new job with the same order has nothing to do.
 
     Args:
         pipeline: names the model.
-        file: its file.
+        file: the pipeline file.
         installation: where tables, registry and cluster are.
-        variables: that tell the job the same.
-        source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
+        variables: environment variables that give the job the same installation.
+        source: the input; None: the pipeline's `batch.input`, or its dataset's table.
         date: the partition, `YYYY-MM-DD`.
-        version: to score with, whether it is approved or not; None for the approved one, which
-            the job finds for itself.
+        version: the version to score with, approved or not; None: the approved version, which the
+            job finds for itself.
 
     Raises:
-        InputError: the cluster cannot see what it has to, or does not let us in; or as
-            `score_rows` does.
+        InputError: the cluster cannot reach the tables, MLflow or the input, or refuses access; or
+            as `score_rows`.
         TransientError: the cluster does not answer, or is gone.
         WorkError: the job failed, or was stopped.
     """
@@ -82,7 +82,7 @@ def score_elsewhere(
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, installation.ray_address)
         else:
-            log.info("the job %s does this already; following it", id)
+            log.info("the job %s already does this; following it", id)
         job, text = follow(jobs, id, _tell)
     outcome = find_outcome(text, id)
     if outcome is None:
@@ -105,7 +105,7 @@ def _submit(
 
 @contextmanager
 def _proof(table: str, id: str) -> Iterator[None]:
-    """Leave what a job has to find, and take it away if there will be no job."""
+    """Write the file that the job must find; delete it if no job was submitted."""
     leave_proof(table, id)
     try:
         yield
@@ -116,9 +116,9 @@ def _proof(table: str, id: str) -> Iterator[None]:
 
 @contextmanager
 def _ended_if_cancelled(jobs: RayJobs, id: str) -> Iterator[None]:
-    """End the job where the flow is ended: by Ctrl-C, a signal, Prefect, or the step's time.
+    """Stop the job if the flow is stopped: by Ctrl-C, a signal, Prefect, or the step's timeout.
 
-    Where the flow fails, the job goes on, and the next flow follows it.
+    If the flow fails, the job goes on, and the next flow follows it.
     """
     try:
         yield
@@ -127,7 +127,7 @@ def _ended_if_cancelled(jobs: RayJobs, id: str) -> Iterator[None]:
     except BaseException:
         log.warning("stopping the job %s", id)
         if stop(jobs, id):
-            log.warning("the job %s is stopped; what it had done is kept", id)
+            log.warning("the job %s is stopped; the rows that it had scored are kept", id)
         else:
             log.error("the job %s may still run; stop it with: ray job stop %s", id, id)
         raise
@@ -138,7 +138,7 @@ def _tell(line: Line) -> None:
 
 
 def _report(outcome: Mapping[str, Any]) -> BatchReport:
-    """Return what a job did, or raise what it raised."""
+    """Return a job's report, or raise the error that the job ended with."""
     if "error" in outcome:
         raise error_of(outcome["error"])
     for event in outcome["events"]:

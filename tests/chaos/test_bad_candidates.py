@@ -225,15 +225,15 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
     "wrong output name": (
         lambda: replace(good(SEED), model=classifier(weights_of(SEED), probabilities="p")),
         nothing,
-        "does not give the output that was certified",
+        "has no output named",
     ),
     "wrong input shape": (other_width, nothing, "features"),
     "wrong output shape": (other_answer, nothing, "another shape"),
     "wrong dtype": (doubles, nothing, "expected: (tensor(double))"),
     "NaN weights": (lambda: with_weights(np.nan), nothing, "not a number"),
     "infinite weights": (lambda: with_weights(np.inf), nothing, "not a number"),
-    "other weights": (lambda: scaled(1.5), nothing, "differ from those of its certificate"),
-    "depends on its batch": (batch_dependent, nothing, "differ from those of its certificate"),
+    "other weights": (lambda: scaled(1.5), nothing, "differ from its certified answers"),
+    "depends on its batch": (batch_dependent, nothing, "differ from its certified answers"),
     "unknown operator": (
         lambda: made_by(helper.make_node("NoSuchOperator", [FEATURES], ["seen"])),
         nothing,

@@ -171,7 +171,7 @@ def test_a_flow_that_is_ended_ends_its_job_and_the_next_goes_on_from_there(stage
     flow.send_signal(signal.SIGTERM)  # as Prefect does where a run is cancelled
     _, said = flow.communicate(timeout=SECONDS)
     assert flow.returncode == -signal.SIGTERM
-    assert "is stopped; what it had done is kept" in said
+    assert "is stopped; the rows that it had scored are kept" in said
     assert [job["status"] for job in stage.jobs(day)] == ["STOPPED"]
     done = stage.run(day)
     assert 0 < done.json["resumed"] < FILES * ROWS

@@ -59,7 +59,7 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -
     assert score(line, name, "2026-01-01").unchanged
     other = score(line, name, "2026-01-01", version=2)  # as with any other version: in its place
     assert (other.model_version, other.approved, other.unchanged) == (2, False, False)
-    assert other.approval.startswith("asked for by its number, 2; version 1 is live")
+    assert other.approval.startswith("requested by its number, 2; version 1 is live")
     versions = deltalake.DeltaTable(report.table).to_pyarrow_table()["model_version"]
     assert set(versions.to_pylist()) == {2}
     assert score(line, name, "2026-01-01").model_version == 1

@@ -104,7 +104,7 @@ def test_golden_prompts_are_answered_without_a_server(line: Line) -> None:
     line.register("apart", 1, 0)
     artifact = line.registry.fetch("apart", 1)
     assert line.golden(0).validate_in_subprocess(artifact) == 0.0
-    with pytest.raises(WorkError, match="differ from those of its certificate"):
+    with pytest.raises(WorkError, match="differ from its certified answers"):
         line.golden(1).validate_in_subprocess(artifact)
 
 
@@ -193,7 +193,7 @@ def test_other_answers_than_those_certified_are_refused(line: Line) -> None:
     line.promote("lying", 1)
     outcome = line.promote("lying", 2)
     assert line.client.live_version("lying") == 1
-    assert "differ from those of its certificate" in str(outcome.error)
+    assert "differ from its certified answers" in str(outcome.error)
     assert line.status("lying", 2) == "refused"
     assert line.answers("lying") == line.golden(0).answers
 

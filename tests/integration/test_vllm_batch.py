@@ -112,7 +112,7 @@ def test_every_prompt_is_answered_or_dead_with_its_reason(night: Night, is_sprea
     assert [row["completion_tokens"] for row in rows] == [count + 1 for count in counts]
     assert {(row["finish_reason"], row["model_version"]) for row in rows} == {("stop", 3)}
     too_long = f"the prompt is longer than the model's context of {CONTEXT} tokens"
-    refused = "vLLM does not take the prompt: The decoder prompt (length 7) is too long."
+    refused = "vLLM refuses the prompt: The decoder prompt (length 7) is too long."
     dead = night.rows("dead")
     assert [row["reason"] for row in dead] == ["prompt is empty", too_long, refused, too_long]
     assert dead[2]["row"] == '{"prompt": "REFUSED"}'
@@ -137,7 +137,7 @@ def test_a_job_whose_engine_broke_goes_on_from_what_was_written(
     monkeypatch.setattr(vllm_job, "BLOCK_BYTES", 512)
     (night.job.variant / "breaks").write_text(f"{night.folder} **/checkpoints/*/*.parquet")
     prompts = [*(TEXT[n : n + 9] for n in range(40)), "BROKEN"]
-    with pytest.raises(WorkError, match="vLLM failed at a prompt") as caught:
+    with pytest.raises(WorkError, match="vLLM failed while answering a prompt") as caught:
         night.answer(prompts)
     assert "CUDA error: an illegal memory access" in str(caught.value)
     wait_for_the_gpu()  # though the error is kept

@@ -33,28 +33,28 @@ TRANSIENT = (
 
 POLL_SECONDS = 1.0
 CHARACTERS_PER_SECOND = 1_000_000
-"""Of the log, which is always fetched as a whole: a long one is fetched less often."""
+"""Of the log to fetch: it is always fetched as a whole, so a long log is fetched less often."""
 PATIENCE_SECONDS = 120.0
-"""A cluster that does not answer for so long is gone."""
+"""A cluster that does not answer for this long counts as gone."""
 STOP_SECONDS = 20.0
 """Ray gives a process 3 s to end by itself; Prefect gives a flow 30 s."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done; a flow finds the running job of an earlier flow by its digest.
+    """What a job has to do; by its digest, a flow finds the running job of an earlier flow.
 
-    The code and the approved version are not part of it: the flow waits for a running job, and the
-    next run, which has another fingerprint, applies the change.
+    The code and the approved version are not part of an order. If they change, the flow still waits
+    for the running job, and the next run, which has another fingerprint, applies the change.
 
     Attributes:
-        pipeline: its name.
-        file: digest of its file.
-        date: the partition.
-        source: the rows; None for the pipeline's.
+        pipeline: name of the pipeline.
+        file: digest of the pipeline file.
+        date: date of the partition.
+        source: the input; None: the input that the pipeline file names.
         tables: root of the tables.
         registry: address of MLflow.
-        version: the version that scores; None for the approved one.
+        version: the version that scores; None: the approved version.
     """
 
     pipeline: str
@@ -67,11 +67,11 @@ class Order:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, in hexadecimal."""
+        """SHA-256 of the whole order, in hexadecimal."""
         return digest_of_json(asdict(self))
 
     def new_id(self) -> str:
-        """Return a unique id for a job that carries it out."""
+        """Return a unique id for a job that carries out the order."""
         return f"{MARK}-{self.pipeline}-{self.date}-{secrets.token_hex(8)}"
 
 
@@ -81,11 +81,11 @@ class JobRequest:
 
     Attributes:
         submission: the job's id.
-        file: the pipeline file in its working directory.
-        date: the partition.
-        source: the rows; None for the dataset's table.
-        tags: of the run in MLflow.
-        version: the version that scores; None for the approved one.
+        file: the pipeline file in the job's working directory.
+        date: date of the partition.
+        source: the input; None: the dataset's table.
+        tags: tags of the run in MLflow.
+        version: the version that scores; None: the approved version.
     """
 
     submission: str
@@ -126,8 +126,8 @@ def find_running(jobs: Sequence[RayJob], digest: str) -> RayJob | None:
     """Return the newest running job that carries out an order.
 
     Args:
-        jobs: of the cluster.
-        digest: the order's.
+        jobs: the jobs of the cluster.
+        digest: the order's digest.
     """
     same = [job for job in jobs if job.is_alive and job.metadata.get(ORDER) == digest]
     return max(same, key=lambda job: job.started, default=None)
@@ -144,8 +144,8 @@ def follow(
     """Wait for the end of a job, and return it and its log.
 
     Args:
-        jobs: of the cluster.
-        id: the job's.
+        jobs: the jobs of the cluster.
+        id: the job's id.
         on_line: called once with each of Millrace's lines in the log.
         wait: waits between two requests, in seconds.
         now: returns the time in seconds.
@@ -156,7 +156,7 @@ def follow(
     log, answered = Log(), now()
     while True:
         try:
-            # In this order: the log of a job that has ended is complete.
+            # First the job, then its log: the log of a job that has ended is complete.
             job = jobs.job(id)
             text = jobs.log(id) if job is not None else ""
             answered = now()
@@ -166,7 +166,7 @@ def follow(
             wait(POLL_SECONDS)
             continue
         if job is None:
-            raise _cluster_gone(id, "the cluster does not know it any more")
+            raise _cluster_gone(id, "the cluster no longer knows the job")
         for line in log.read_new_lines(text):
             on_line(line)
         if not job.is_alive:
@@ -184,8 +184,8 @@ def stop(
     """Stop a job, and return whether it has ended within `STOP_SECONDS`.
 
     Args:
-        jobs: of the cluster.
-        id: the job's; it need not exist.
+        jobs: the jobs of the cluster.
+        id: the job's id; the job need not exist.
         wait: waits between two requests, in seconds.
         now: returns the time in seconds.
     """
@@ -218,16 +218,16 @@ def fault_of(job: RayJob, log: str) -> WorkError:
     if job.status == "STOPPED":
         return WorkError(
             f"the job {job.id} was stopped; nothing was committed",
-            hint="run it again; its finished work is kept",
+            hint="run the job again; the rows that it has scored are kept",
         )
-    # A negative code is a signal's, most often because a node has no memory left.
+    # A negative exit code is a signal, most often because a node ran out of memory.
     was_killed = job.exit_code is not None and (job.exit_code < 0 or job.exit_code > 128)
     kind = TransientError if was_killed or job.error_type in TRANSIENT else WorkError
     last_lines = [line for line in log.splitlines() if line.strip()][-LAST_LINES:]
     return kind(
-        f"the job {job.id} ended without an outcome",
+        f"the job {job.id} ended without reporting an outcome",
         seen="\n    ".join(last_lines) or job.message or job.status,
-        hint=f"see all of it with: ray job logs {job.id}; its finished work is kept",
+        hint=f"read the whole log with: ray job logs {job.id}; the rows already scored are kept",
     )
 
 
@@ -235,6 +235,6 @@ def _cluster_gone(id: str, seen: str) -> TransientError:
     return TransientError(
         f"the cluster of the job {id} is gone",
         seen=seen,
-        hint="start its head again, or repair the connection to it; the next run follows a job "
-        "that still runs, and resumes the work of one that died",
+        hint="start the cluster's head node again, or repair the connection to it; the next run "
+        "follows the job if it still runs, and resumes its work if it died",
     )

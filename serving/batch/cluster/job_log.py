@@ -1,11 +1,11 @@
 """What a job on a cluster reports to the flow that follows it: marked lines of its log.
 
-    millrace INFO score: 20,000/60,000 rows      a line of our log, with its level
+    millrace INFO score: 20,000/60,000 rows      a line of Millrace's log, with its level
     millrace-digits-2026-01-05-1f… {"report":…}  the outcome, marked with the job's own id
 
 All other lines (Ray's, a traceback) are ignored. The outcome is in the log and not in a file beside
-the table, because the log is available wherever the Jobs API is: also if the job may not write its
-tables, or the flow may not read them.
+the table, because the log is available wherever the Jobs API is, even if the job cannot write its
+tables or the flow cannot read them.
 """
 
 import json
@@ -21,11 +21,11 @@ LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of our log.
+    """A line of Millrace's log.
 
     Attributes:
-        level: of `logging`.
-        text: without a line break.
+        level: a level of `logging`.
+        text: the text, without a line break.
     """
 
     level: int
@@ -44,16 +44,16 @@ class MarkedFormatter(logging.Formatter):
 
 @dataclass
 class Log:
-    """The log of a job, of which each line is read once, although it is fetched as a whole.
+    """The log of a job: returns each line once, although the log is always fetched as a whole.
 
     Attributes:
-        position: number of characters that were read.
+        position: number of characters that were already read.
     """
 
     position: int = 0
 
     def read_new_lines(self, text: str) -> list[Line]:
-        """Return our complete lines that were not read yet.
+        """Return Millrace's complete lines that were not read yet.
 
         Args:
             text: the log from its beginning; empty if it could not be fetched.
@@ -74,11 +74,11 @@ def log_to_stdout() -> None:
 
 
 def format_outcome(submission: str, outcome: Mapping[str, Any]) -> str:
-    """Return a job's outcome as a line of its log.
+    """Return a job's outcome as a line for its log.
 
     Args:
         submission: the job's id, which ends in random digits.
-        outcome: ready for JSON.
+        outcome: the outcome, ready for JSON.
     """
     return f"{submission} {json.dumps(outcome)}"
 

@@ -1,4 +1,4 @@
-"""A model's files on nodes that do not have them: they come through Ray's object store.
+"""Copies a model's files to nodes that do not have them, through Ray's object store.
 
 Only the driver talks to MLflow, so actors need neither MLflow nor its credentials. A node caches
 the files in a temporary folder, where the next job of the version finds them.
@@ -25,7 +25,7 @@ from millrace.serving.batch.job import Job
 
 CHUNK_BYTES = 64 * 2**20
 CACHE_SECONDS = 7 * 24 * 3600
-"""A cached model that was not used for so long is deleted when another one comes."""
+"""A cached model that was not used for this long is deleted when another model is fetched."""
 SHORT = 16
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -35,8 +35,8 @@ class ModelFiles:
     """A model's files in Ray's object store.
 
     Attributes:
-        digest: of the files.
-        chunks: by file name, references to the bytes, in order.
+        digest: digest of the files.
+        chunks: references to the bytes of each file, in order, by file name.
     """
 
     digest: str
@@ -51,15 +51,15 @@ def put_model_files(job: Job) -> ModelFiles:
 
 
 def with_local_files(job: AnyJob, model: ModelFiles | None, cache: Path | None = None) -> AnyJob:
-    """Return the job with the model's files on this node; they are fetched if missing.
+    """Return the job with the model's files on this node; fetch the files if they are missing.
 
     Args:
         job: with the paths of the files on the driver's node.
         model: the files; None if every node has them.
-        cache: folder of this node for models; None for one among the temporary files.
+        cache: this node's folder for models; None: a folder in the temporary directory.
 
     Raises:
-        WorkError: the bytes that came are not those that were sent.
+        WorkError: the fetched files differ from those that were sent.
     """
     if model is None or _has_files(job.folder, model):
         return job
@@ -71,7 +71,7 @@ def with_files_on_nodes(
 ) -> AnyJob:
     """Return the job with the model's files in one folder on every node that has a resource.
 
-    It is for an engine that opens the files itself and cannot fetch them where it starts.
+    Use this for an engine that opens the files itself and cannot fetch them when it starts.
 
     Args:
         job: as for `with_local_files`.
@@ -80,7 +80,7 @@ def with_files_on_nodes(
         cache: as for `with_local_files`.
 
     Raises:
-        WorkError: the bytes that came are not those that were sent, or the nodes keep models in
+        WorkError: the fetched files differ from those that were sent, or the nodes keep models in
             different folders.
     """
     if all(_run_on_nodes(resource, _has_files, job.folder, model)):
@@ -113,7 +113,7 @@ def _has_files(folder: Path, model: ModelFiles) -> bool:
 
 
 def _fetch(model: ModelFiles, cache: Path | None) -> Path:
-    """Return the folder of a model in the cache; it is fetched if it is missing or damaged."""
+    """Return the folder of a model in the cache; fetch the model if it is missing or damaged."""
     cache = cache or _own_cache()
     folder = cache / model.digest[:SHORT]
     with _lock(cache / f"{model.digest[:SHORT]}.lock"):
@@ -131,10 +131,10 @@ def _fetch(model: ModelFiles, cache: Path | None) -> Path:
                         file.write(ray.get(chunk))
             if (found := _digest_in(fetched, model)) != model.digest:
                 raise WorkError(
-                    "the model's files came to a node with other bytes",
+                    "the model's files on a node differ from those that the driver sent",
                     seen=f"sha256 {found}",
                     valid=f"sha256 {model.digest}",
-                    hint="run it again",
+                    hint="run the job again",
                 )
             fetched.rename(folder)
     return folder
@@ -154,26 +154,26 @@ def _digest_in(folder: Path, model: ModelFiles) -> str:
 
 
 def _own_cache() -> Path:
-    """Return this user's folder for models on this node, which nobody else can write.
+    """Return this user's folder for models on this node, which only this user can access.
 
     Raises:
-        WorkError: others can write it.
+        WorkError: the folder exists and is not private to this user.
     """
     folder = Path(tempfile.gettempdir()) / f"millrace-models-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise WorkError(
-            "the folder for models on this node is not ours alone",
+            "the folder for models on this node is not private to this user",
             seen=f"{folder}, {stat.filemode(found.st_mode)} of user {found.st_uid}",
-            valid="a folder of this user's with mode 0700",
-            hint="remove it there",
+            valid="a folder of this user with mode 0700",
+            hint="remove the folder on that node",
         )
     return folder
 
 
 def _remove_unused(cache: Path) -> None:
-    """Delete the models that were not used for a while; a loaded one is in memory."""
+    """Delete models unused for `CACHE_SECONDS`; a model that is loaded stays in memory."""
     for folder in cache.iterdir():
         if folder.is_dir() and time.time() - folder.stat().st_mtime > CACHE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)

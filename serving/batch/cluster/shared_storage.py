@@ -18,21 +18,21 @@ LOCAL = ("", "file")
 
 
 def require_shared(installation: Installation, source: str | None) -> None:
-    """Return if a cluster on another machine can reach what a job needs.
+    """Raise unless a cluster on another machine can reach what a job needs.
 
     Args:
         installation: the installation, with the cluster's address.
-        source: the rows; None for a table.
+        source: the input; None: a table.
 
     Raises:
-        InputError: it cannot, or the address of MLflow contains a password.
+        InputError: the cluster cannot reach it, or the address of MLflow contains a password.
     """
     registry = urlsplit(installation.tracking_uri)
     if registry.password:
         raise InputError(
-            "MLFLOW_TRACKING_URI holds a password, and everyone who may see the cluster's jobs "
-            "would see it",
-            valid="an address without one",
+            "MLFLOW_TRACKING_URI contains a password, which everyone who may see the cluster's "
+            "jobs would see",
+            valid="an address without a password",
             hint="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, on the nodes as well",
         )
     if is_this_machine(installation.ray_address):
@@ -57,7 +57,7 @@ def leave_proof(table: str, submission: str) -> None:
         submission: the job's id.
 
     Raises:
-        WorkError: it cannot be written.
+        WorkError: the file cannot be written.
     """
     if _is_folder(table):
         try:
@@ -67,19 +67,19 @@ def leave_proof(table: str, submission: str) -> None:
 
 
 def take_proof(table: str, submission: str) -> None:
-    """Return if the file that the flow has written is here, and delete it.
+    """Delete the file that the flow has written; raise if it is not here.
 
     Args:
         table: URI of the output.
         submission: the job's id.
 
     Raises:
-        InputError: it is not here.
+        InputError: the file is not here.
     """
     if _is_folder(table) and _jobs(table).read_json(f"{submission}.json") is None:
         raise InputError(
             "the cluster does not see the tables of this installation",
-            seen=f"on its head there is another folder, or none, at {table}",
+            seen=f"on the cluster's head node there is another folder, or none, at {table}",
             valid="storage that all nodes and this machine see",
             hint="set MILLRACE_TABLES to s3://… or to a folder that all of them mount",
         )
@@ -104,8 +104,8 @@ def _jobs(table: str) -> Folder:
 
 def _unreachable(what: str, seen: str, valid: str, setting: str) -> InputError:
     return InputError(
-        f"a cluster on other machines cannot see {what} of this one",
+        f"a cluster on other machines cannot reach {what} of this machine",
         seen=seen,
-        valid=f"{valid}, which all its nodes reach",
+        valid=f"{valid}, which all nodes of the cluster can reach",
         hint=f"set {setting}; file:///PATH says that every node has that folder mounted",
     )

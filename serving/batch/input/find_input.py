@@ -27,7 +27,7 @@ READ_BYTES = 2**24
 
 @dataclass(frozen=True)
 class InputPaths:
-    """What a source stands for.
+    """The files that a source refers to.
 
     Attributes:
         format: `parquet`, `csv` or `jsonl`; a Delta table is the Parquet files of its version.
@@ -45,12 +45,12 @@ class Input:
     """The rows of a batch job, as they were found.
 
     Attributes:
-        source: its name.
+        source: name of the input, as the user gave it.
         files: the files to read, in order.
-        pieces: the same in pieces.
+        pieces: the same files, split into pieces.
         manifest: the table and its version, or files with sizes and digests; ready for JSON.
-        has_keys: whether its rows have keys of their own, so that a repeated key is a fault.
-        from_table: whether it is a version of a Delta table, whose files never change.
+        has_keys: whether the rows have their own keys, so that a repeated key is an error.
+        from_table: whether the input is a version of a Delta table, whose files never change.
     """
 
     source: str
@@ -67,10 +67,10 @@ class Input:
         return sum(known) if len(known) == len(self.pieces) else None
 
     def about_rows(self) -> int | None:
-        """Return the number of rows for a forecast; of text files, the number of lines.
+        """Return the number of rows for a forecast; for text files, the number of lines.
 
         Returns:
-            None for remote or compressed text: counting its lines would read all of it twice.
+            None for remote or compressed text, because counting lines would read it a second time.
         """
         if self.rows is not None:
             return self.rows
@@ -92,10 +92,10 @@ class Input:
                 return f"{self.source}, {files}, digest {digest_of_json(self.manifest)}"
 
     def require_unchanged(self) -> None:
-        """Return if no file has changed since it was found.
+        """Raise if a file has changed since it was found.
 
         Raises:
-            TransientError: one has changed.
+            TransientError: a file has changed.
         """
         if not self.from_table:
             for file in self.files:
@@ -107,10 +107,11 @@ def open_input(source: str, job: Job) -> Input:
 
     Args:
         source: a file, a folder, a glob, a URI or a Delta table.
-        job: scores the rows.
+        job: the job that scores the rows.
 
     Raises:
-        InputError: it does not exist, has an unknown format, cannot be read, or lacks a column.
+        InputError: the input does not exist, has an unknown format, cannot be read, or lacks a
+            column.
         TransientError: a remote store cannot be reached, or a file has changed in the meantime.
     """
     found = find_paths(source)
@@ -134,13 +135,15 @@ def open_input(source: str, job: Job) -> Input:
 
 
 def find_paths(source: str) -> InputPaths:
-    """Find out what a source is, by its ending; only the log of a Delta table is opened.
+    """Find the files of a source and their format, by their endings.
+
+    No file is opened, except the log of a Delta table.
 
     Args:
         source: as for `open_input`.
 
     Raises:
-        InputError: it does not exist, or has an unknown format.
+        InputError: the source does not exist, or has an unknown format.
     """
     if not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source):
         return _find_table(source)
@@ -160,10 +163,10 @@ def find_paths(source: str) -> InputPaths:
 
 
 def _list_files(source: str, found: InputPaths) -> list[tuple[File, Constants]]:
-    """Return the files of paths and of folders, with the columns that their folders give.
+    """Return the files of paths and of folders, with the columns from their folders' names.
 
     Raises:
-        InputError: there are none, or one is empty.
+        InputError: there are no files, or one is empty.
     """
     listed = [each for path in found.paths for each in _list_path(path, found)]
     if not listed:
@@ -184,7 +187,7 @@ def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]
     elif found.table is not None:
         if info.type != fs.FileType.File:
             raise InputError(
-                f"a file of the Delta table {found.table.table_uri} is not there",
+                f"a file of the Delta table {found.table.table_uri} is missing",
                 seen=root,
                 valid="all files that its log names",
                 hint="restore the file, or remove it from the table's log with deltalake's repair",
@@ -197,7 +200,7 @@ def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]
 
 
 def _folder_columns(path: str, root: str) -> Constants:
-    """Return the columns that the folders between root and file give, as `name=value`."""
+    """Return the columns from the names, `name=value`, of the folders between root and file."""
     folders = PurePosixPath(path).relative_to(root).parts[:-1]
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder)
     return tuple((n, None if v == NULL_PARTITION else unquote(v)) for n, v in pairs)
@@ -224,13 +227,13 @@ def _read_column_names(source: str, format_name: str, files: tuple[File, ...]) -
     rows = next((chunk.rows for chunk in opened.chunks() if chunk.rows.num_rows), None)
     if rows is None:
         raise InputError(
-            f"{source} holds no rows", valid="one JSON object to a line", hint="check --input"
+            f"{source} has no rows", valid="one JSON object to a line", hint="check --input"
         )
     return list(rows.schema.names)
 
 
 def _is_hidden(info: fs.FileInfo, folder: str) -> bool:
-    """Return whether a file, or a folder above it, is a writer's own, like `_SUCCESS`."""
+    """Return whether a file, or a folder above it, is hidden or a marker, like `_SUCCESS`."""
     parts = PurePosixPath(info.path).relative_to(folder).parts
     return any(part.startswith((".", "_")) for part in parts)
 
@@ -250,7 +253,7 @@ def _require_columns(names: Sequence[str], job: Job) -> None:
 def _find_table(source: str) -> InputPaths:
     try:
         table = deltalake.DeltaTable(source)
-        dataset_of(table)  # it refuses features that only other readers support
+        dataset_of(table)  # raises for table features that only other readers support
     except DeltaError as error:
         raise InputError(
             f"the Delta table {source} cannot be read",
@@ -271,7 +274,7 @@ def _formats(paths: Iterable[str]) -> set[str]:
 
 
 def _list_folder(folder: Path) -> list[str]:
-    """Return the files of a folder and of its subfolders, without a writer's own."""
+    """Return the files of a folder and of its subfolders, without hidden ones."""
     parts = ((file, file.relative_to(folder).parts) for file in folder.rglob("*"))
     return [str(file) for file, names in parts if not any(n.startswith((".", "_")) for n in names)]
 
@@ -284,7 +287,7 @@ def _expand_glob(source: str) -> list[str]:
 
 def _missing(source: str) -> InputError:
     return InputError(
-        "the input of the batch job is not there",
+        "the input of the batch job does not exist",
         seen=source if "://" in source else str(Path(source).absolute()),
         valid="a file, a folder, a glob, a URI or a Delta table",
         hint="check --input; a relative path starts from the current folder",

@@ -1,4 +1,4 @@
-"""The input of a batch job in pieces, each read by one task, and the keys of its rows."""
+"""The input of a batch job, split into pieces that tasks read, and the keys of its rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -27,15 +27,15 @@ from millrace.serving.batch.job import FILE_ROWS
 PIECE_ROWS = CHUNK_ROWS // 2
 """Rows of a piece of a Parquet file; a piece has at least one row group."""
 CHUNK_BYTES = 16 * 2**20
-"""Estimated size of wide rows that are encoded at a time."""
+"""Estimated bytes of rows that are encoded at a time, if rows are wide."""
 
 Constants = tuple[tuple[str, str | None], ...]
-"""Columns that are given by a file's folders, `name=value`, as text."""
+"""Columns whose values, as text, come from the names of a file's folders: `name=value`."""
 
 
 @dataclass(frozen=True)
 class Piece(ABC):
-    """A file, or some row groups of one.
+    """A part of the input: a file, or some row groups of a Parquet file.
 
     Attributes:
         file: the file.
@@ -51,12 +51,12 @@ class Piece(ABC):
 
     @property
     def name(self) -> str:
-        """Its name, unique in the input."""
+        """The name of the piece, unique in the input."""
         return f"{self.number:06d}-{self.first:012d}"
 
     @property
     def row(self) -> int:
-        """The `ROW` of its first row."""
+        """The `ROW` of the piece's first row."""
         return self.number * FILE_ROWS + self.first
 
     @property
@@ -66,15 +66,15 @@ class Piece(ABC):
 
     @abstractmethod
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
-        """Read the rows, in order, with those of the columns that exist."""
+        """Read the rows in order, with the columns that exist among `columns`."""
 
 
 @dataclass(frozen=True)
 class TextPiece(Piece):
-    """A whole file that is read by the source of ingestion, such as CSV or JSON Lines.
+    """A whole file, such as CSV or JSON Lines, that is read by the same code as in ingestion.
 
-    So a cell has the same meaning in both, and a line that cannot be read is one row with an error
-    and does not end the job.
+    So a cell means the same in both. A line that cannot be read is one row with an error, and does
+    not end the job.
 
     Attributes:
         format: a name of `FILE_FORMATS`.
@@ -105,9 +105,9 @@ class ParquetPiece(Piece):
     """Row groups of a Parquet file.
 
     Attributes:
-        groups: their numbers.
-        bytes: their size.
-        constants: columns that are given by the file's folders.
+        groups: numbers of the row groups.
+        bytes: size of the row groups.
+        constants: columns whose values come from the names of the file's folders.
     """
 
     groups: tuple[int, ...] = ()
@@ -154,7 +154,7 @@ def split_parquet(
 
     Args:
         source: the name of the input.
-        files: each with the columns that its folders give.
+        files: the files, each with the columns that come from its folders' names.
 
     Raises:
         InputError: a file is not Parquet.
@@ -170,7 +170,7 @@ def split_parquet(
             raise InputError(
                 f"{source} cannot be read as Parquet",
                 seen=f"{file.path}: {str(error).splitlines()[0]}",
-                hint="write it again, or give it the ending of its real format",
+                hint="write the file again, or rename it with the ending of its real format",
             ) from error
         names = names or [*schema.names, *(name for name, _ in constants)]
         pieces += _split_file(file, number, footer, constants)
@@ -198,9 +198,9 @@ def declared_keys(
     """Return the rows' keys: their own `_key`, or the key columns, joined; None without either.
 
     Args:
-        rows: as they were read.
+        rows: the rows as they were read.
         key: the key columns.
-        dataset_columns: the columns as the dataset has them.
+        dataset_columns: the columns of the dataset.
     """
     if KEY in rows.schema.names:
         return cast(cells_of(rows, KEY), Column(KEY, "string")).values

@@ -1,4 +1,4 @@
-"""Reads and encodes what is left of an input in tasks of Ray Data, and sorts out bad rows."""
+"""Reads and encodes the remaining rows of an input in Ray Data tasks, and separates bad rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def find_remaining(
     """Return the pieces that are not done, in order.
 
     Args:
-        pieces: of the input.
+        pieces: the pieces of the input.
         counted: the number of rows of each piece that was read completely, by the piece's name.
         done: `ROW`s that are scored or refused, sorted, each once.
     """
@@ -68,7 +68,7 @@ def load_of(remaining: Sequence[RemainingPiece], actors: int) -> Load:
 
 
 class RemainingRows(Datasource):
-    """The good rows of pieces, encoded: `ROW` and the columns of the job's `encoded`."""
+    """The good rows of pieces, encoded: `ROW` and the columns that the job's `encoded` returns."""
 
     def __init__(
         self, source: str, remaining: Sequence[RemainingPiece], job: Job, state: JobState
@@ -135,11 +135,11 @@ def _read_pieces(
 
 
 def split_chunk(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Split the rows of a chunk into those to score, encoded, and the others, as `DEAD`.
+    """Split a chunk into the encoded rows to score, and the bad rows with columns of `DEAD`.
 
     Args:
         chunk: rows, and lines that cannot be read.
-        first: `ROW` of the first of them.
+        first: `ROW` of the first row or line.
         encoded: what the job's `encoded` returned for the rows.
     """
     encoded = encoded.append_column(ROW, pa.array(first + chunk.places()))

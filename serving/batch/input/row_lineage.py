@@ -22,7 +22,7 @@ LINEAGE = "_lineage"
 """Folder in an output table, which readers of Delta tables ignore; it has a file for each job."""
 FILE = "__filename"
 MOST = 100
-"""Rows of one key that are returned: without keys of their own, equal rows share one."""
+"""Largest number of rows returned for a key: without own keys, equal rows share a key."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Origin:
     """Where one row came from.
 
     Attributes:
-        row: as it is in the output.
-        file: its file in the input.
-        place: its number there, from 0; lines that could not be read count too.
+        row: the row in the output.
+        file: the input file that the row was in.
+        place: number of the row in that file, from 0; unreadable lines count too.
         manifest: size and digest of that file; empty for the file of a Delta table.
-        source: the input: its files, or the version of a table.
+        source: the rest of the input's manifest, such as the version of a table.
         job: id of the job.
         committed: the metadata of the commit: model, version, digest, fingerprint, counts.
         table_version: the version of the table that the job's commit made.
@@ -59,7 +59,7 @@ def write_lineage(
         table: URI of the output.
         job: the job's id.
         batch_input: the input.
-        seen: rows in each bin of the drift, by column.
+        seen: number of rows in each drift bin, by column.
     """
     files = [file.path for file in batch_input.files]
     values = {"files": files, "input": batch_input.manifest, "seen": dict(seen)}
@@ -72,7 +72,7 @@ def _read_lineage(table: str, job: str) -> dict[str, Any]:
 
 
 def read_seen(table: str, job: str) -> dict[str, list[int]]:
-    """Return the rows of a job in each bin of the drift, by column."""
+    """Return the number of a job's rows in each drift bin, by column."""
     return dict(_read_lineage(table, job).get("seen", {}))
 
 
@@ -82,7 +82,7 @@ def find_origins(table: str, key: str, date: str | None = None) -> Sequence[Orig
     Args:
         table: URI of the output.
         key: the rows' `_key`.
-        date: of one partition; None for all.
+        date: the date of one partition; None: all partitions.
 
     Raises:
         InputError: there is no such table, or no such row in it.

@@ -1,4 +1,4 @@
-"""Some rows of a job's input, read once more, each with its prediction."""
+"""A sample of a job's input rows, read again, each with its prediction."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.reconcile_rows import DUPLICATE_KEY, NO_ROWS
 
 FEW = 8
-"""Pieces of which the beginning is read again; more only if these hold too few rows."""
+"""Number of pieces whose beginning is read again; more only if these have too few rows."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ScoredRows:
     """What a job has read and written, before its commit.
 
     Attributes:
-        pieces: of the input, in its order.
+        pieces: the pieces of the input, in order.
         partition: where the data files are.
         files: `ROW` of each data file, by its path.
     """
@@ -47,9 +47,9 @@ class Example:
     """One row of a sample.
 
     Attributes:
-        key: its `_key`.
-        row: as it was read, in a batch of its own.
-        written: its columns in the output.
+        key: the row's `_key`.
+        row: the row as it was read, as a record batch of one row.
+        written: the row's columns in the output.
     """
 
     key: str
@@ -60,12 +60,12 @@ class Example:
 def read_examples(
     scored: ScoredRows, columns: Sequence[str], answers: Sequence[str], count: int
 ) -> Iterator[Example]:
-    """Yield the rows of a sample, in the order of the input; always the same ones.
+    """Yield the rows of a sample in the order of the input; repeated calls yield the same rows.
 
     Args:
         scored: the job's rows.
-        columns: of the input, to read.
-        answers: columns of the output.
+        columns: columns of the input to read.
+        answers: columns of the output to read.
         count: largest number of rows of the sample.
 
     Raises:
@@ -80,15 +80,15 @@ def read_examples(
 
 
 def fill_duplicates(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
-    """Return dead letters in which those with a duplicate key hold their whole rows.
+    """Return the dead letters, with the whole row added to those that have a duplicate key.
 
     A row that is dead for another reason was recorded when it was read. Duplicate keys are known
     only when all rows are written.
 
     Args:
-        dead: with the columns of `DEAD`.
-        pieces: of the input, in its order.
-        columns: of a row, as far as they exist.
+        dead: the dead letters, with the columns of `DEAD`.
+        pieces: the pieces of the input, in order.
+        columns: columns of a row to add, as far as they exist.
     """
     wanted = dead.filter(pc.equal(dead["reason"], DUPLICATE_KEY))[ROW].to_numpy()
     if not len(wanted):
@@ -102,10 +102,10 @@ def fill_duplicates(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[s
 
 
 def choose_rows(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: int) -> RowNumbers:
-    """Choose rows, evenly from the beginnings of a few pieces, which are evenly from the input.
+    """Choose rows evenly from the beginnings of a few pieces, which are spread over the input.
 
     Args:
-        pieces: of the input, in its order.
+        pieces: the pieces of the input, in order.
         scored: `ROW`s, int64, of each data file.
         count: number of rows to choose.
 
@@ -133,11 +133,11 @@ def _select_early(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
 def _read_again(
     pieces: Sequence[Piece], columns: Sequence[str], wanted: RowNumbers
 ) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
-    """Yield rows of the input in batches, each with its `ROW`s; a piece is read no further.
+    """Yield the wanted rows in batches, each with its `ROW`s; stop reading a piece after its last.
 
     Args:
-        pieces: of the input, in its order.
-        columns: to read, as far as they exist.
+        pieces: the pieces of the input, in order.
+        columns: columns to read, as far as they exist.
         wanted: `ROW`s, int64, sorted.
     """
     ends = [*(piece.row for piece in pieces[1:]), np.iinfo(np.int64).max]
@@ -164,7 +164,7 @@ def _read_piece(
 def _read_written(
     scored: ScoredRows, wanted: RowNumbers, answers: Sequence[str]
 ) -> dict[int, dict[str, Any]]:
-    """Return the columns of rows in the output, by `ROW`."""
+    """Return the output columns of the wanted rows, by `ROW`."""
     filesystem, _ = scored.partition.location
     found: dict[int, dict[str, Any]] = {}
     for file, table in scored.files.items():

@@ -1,4 +1,4 @@
-"""Compares the answers of a batch job with those of the live model: pure decisions."""
+"""Compares the answers of a batch job with those of the live model; no effects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError
 
 TOLERANCE = 1e-4
-"""For float32 rounding: a share of the number, or of its target's standard deviation if larger."""
+"""For float32 rounding: a share of the number, or of the target's standard deviation if larger."""
 BROKEN = "\N{REPLACEMENT CHARACTER}"
-"""Stands for the bytes of an incomplete character."""
+"""The character that a decoder writes for the bytes of an incomplete character."""
 SHOWN = 3
 SHOWN_CHARACTERS = 40
 
@@ -24,8 +24,8 @@ class Difference:
     Attributes:
         share: 0 if they agree, 1 if they do not; for texts that need not be equal, the share after
             their first difference.
-        distance: between the numbers; None for texts, and if one is not finite.
-        text: both answers, for people; empty if they agree.
+        distance: absolute difference of two numbers; None for texts, and if one is not finite.
+        text: both answers in words; empty if they agree.
     """
 
     share: float = 0.0
@@ -87,20 +87,20 @@ class Agreement:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Parse the values of `asdict` from JSON."""
+        """Return the agreement from the dictionary that `asdict` gives, after JSON."""
         return cls(**{**values, "examples": tuple(values["examples"])})
 
     def __str__(self) -> str:
-        """Return a summary in one line, for people."""
+        """Return a summary in one line."""
         if not self.compared:
             return f"not compared with the live model: {self.reason}"
-        alike = f"{self.compared - self.disagreed} of {self.compared} answers are those of"
+        alike = f"{self.compared - self.disagreed} of {self.compared} answers agree with"
         largest = f", largest difference {self.largest:.1e}" if self.largest is not None else ""
         rest = f"; {self.sample - self.compared} not compared: {self.reason}" if self.reason else ""
         return f"{alike} the live model at {self.endpoint}{largest}{rest}"
 
     def metrics(self) -> dict[str, float]:
-        """Return MLflow's metrics."""
+        """Return the metrics to log to MLflow."""
         found = {"agreement.compared": float(self.compared)}
         if self.compared:
             found["agreement.disagreed"] = float(self.disagreed)
@@ -111,7 +111,7 @@ class Agreement:
 
 
 def require_agreement(found: Agreement, most: float, model: str, version: int) -> None:
-    """Return if few enough answers differ from the live model's.
+    """Raise if too many answers differ from the live model's.
 
     Args:
         found: the comparison.
@@ -120,17 +120,17 @@ def require_agreement(found: Agreement, most: float, model: str, version: int) -
         version: its version.
 
     Raises:
-        InputError: more differ.
+        InputError: more answers differ.
     """
     limit = max(most, found.admitted)
     if found.share > limit:
         raise InputError(
-            f"{found.disagreed} of {found.compared} answers are not those of {model} version "
-            f"{version} where it is live; nothing was committed",
+            f"{found.disagreed} of {found.compared} answers differ from those of the live {model} "
+            f"version {version}; nothing was committed",
             seen=f"a share of {found.share:.2%} at {found.endpoint}; {'; '.join(found.examples)}",
             valid=f"at most {limit:.2%} of the sample, batch.max_disagreement",
-            hint=f"find out which is right, also with `millrace certify {model}`; with a higher "
-            "batch.max_disagreement the same command commits what is scored already",
+            hint=f"find out which answers are right, also with `millrace certify {model}`; with a "
+            "higher batch.max_disagreement the same command commits the rows already scored",
         )
 
 
@@ -138,9 +138,9 @@ def number_difference(written: float, live: float, tolerance: float, scale: floa
     """Compare two predicted numbers.
 
     Args:
-        written: the job's.
-        live: the live model's.
-        tolerance: largest difference beside rounding.
+        written: the job's number.
+        live: the live model's number.
+        tolerance: largest allowed difference, without rounding.
         scale: standard deviation of the target.
     """
     distance = abs(written - live)
@@ -156,14 +156,14 @@ def class_difference(
 
     Args:
         written: the job's label.
-        score: its probability.
+        score: the job's probability of that label.
         live: `[classes]`, the live model's probabilities.
-        labels: of the classes.
-        tolerance: largest difference of a probability beside rounding.
+        labels: the labels of the classes.
+        tolerance: largest allowed difference of a probability, without rounding.
     """
     own, best = labels.index(written), int(live.argmax())
     distance = _finite_or_none(abs(score - float(live[own])))
-    # If each probability may move so far, two classes may change places from twice as far.
+    # If each probability may differ by the tolerance, classes up to twice as far apart may swap.
     if live[best] - live[own] <= 2 * (tolerance + TOLERANCE):
         return Difference(0.0, distance)
     return Difference(1.0, distance, f"{_shorten(written)} here, {_shorten(labels[best])} live")
@@ -172,14 +172,14 @@ def class_difference(
 def text_difference(
     written: str, live: str, stops: Sequence[str], *, is_whole: bool, exact: bool
 ) -> Difference:
-    """Compare two texts, up to the end of the live model's.
+    """Compare two texts, up to the end of the live model's text.
 
     Args:
-        written: the job's.
-        live: the live model's.
+        written: the job's text.
+        live: the live model's text.
         stops: texts that end an answer.
         is_whole: whether the live model's text is complete, and not cut off.
-        exact: whether they must be equal; if not, the share after their first difference counts.
+        exact: whether the texts must be equal; else the share after their first difference counts.
     """
     live = live if is_whole else _trim_uncertain(live, stops)
     if written == live or (written.startswith(live) and not is_whole):

@@ -14,11 +14,11 @@ from millrace.serving.batch.monitoring.throughput import Sample, Unit, commits_o
 MOST_COLUMNS, WORST, MOST_BARS = 30, 6, 12
 FINE, FAR, EXPECTED, SEEN = "C0", "C3", "0.75", "C0"
 FAR_OVER = 10
-"""A bar ends at so many times the limit."""
+"""A longer bar is cut at this multiple of the limit."""
 NAME, VALUE = 28, 18
-"""Characters of a column's name and of a value; longer ones are cut."""
+"""Largest number of characters of a column's name and of a value; longer ones are cut."""
 MOST_SPANS = 120
-_DATES: Any = dates  # it has no types
+_DATES: Any = dates  # matplotlib.dates has no type annotations
 NAMES: dict[Unit, str] = {
     "rows": "rows/s",
     "tokens": "tokens/s",
@@ -34,8 +34,8 @@ def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
     `Drift.exceeds` is true. A bar far over it is cut; each PSI is written beside its bar.
 
     Args:
-        drifts: of a job's columns; the 30 largest are drawn.
-        limit: of PSI above what is expected by chance.
+        drifts: the drift of each column; the 30 largest are drawn.
+        limit: largest PSI above the PSI that is expected by chance.
     """
     ranked = sorted(drifts, key=lambda drift: -drift.excess)
     shown = ranked[:MOST_COLUMNS]
@@ -45,7 +45,7 @@ def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
     colors = [FAR if drift.exceeds(limit) else FINE for drift in shown]
     axes.barh(positions, [drift.psi for drift in shown], height=0.7, color=colors)
     limits = [limit + drift.noise for drift in shown]
-    label = f"limit, {limit:g} above what chance gives"
+    label = f"limit: {limit:g} above the PSI expected by chance"
     ends = np.repeat(np.arange(len(shown) + 1) - 0.5, 2)[1:-1]
     line: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": label}
     axes.plot(np.repeat(limits, 2), ends, **line)
@@ -66,8 +66,8 @@ def shares_figure(columns: Sequence[tuple[Bins, Counts]]) -> Figure:
     """Draw the shares of the bins in training and in the job, of the six columns that drift most.
 
     Args:
-        columns: bins of each column and the job's rows in them, int `[bins]`; of a category with
-            many values those with the most rows are drawn, and the others as one.
+        columns: the bins of each column, and the job's rows in each bin, int `[bins]`. Of a
+            category with many values, those with the most rows are drawn, and the others as one.
     """
     found = [(drift_of(bins, counts), bins, counts) for bins, counts in columns]
     worst = sorted(found, key=lambda each: -each[0].excess)[:WORST]
@@ -96,7 +96,7 @@ def _draw_shares(axes: Any, bins: Bins, counts: Counts) -> None:
 
 
 def _bars(bins: Bins, counts: Counts) -> tuple[list[str], list[float], list[float]]:
-    """Return label, expected and seen share of each bar; null only if there is any."""
+    """Return label, expected and seen share of each bar; a bar for null only if there are nulls."""
     seen = counts / max(int(counts.sum()), 1)
     every = list(zip(bins.labels, bins.expected.tolist(), seen.tolist(), strict=True))
     *bars, null = every
@@ -134,7 +134,7 @@ def throughput_figure(samples: Sequence[Sample]) -> Figure:
     """Draw throughput over time: of input tokens and of output tokens, or of rows.
 
     Args:
-        samples: of a job, the earliest first.
+        samples: the job's samples, the earliest first.
     """
     units: tuple[Unit, ...] = ("rows",)
     if unit_of(samples) == "tokens":
@@ -154,7 +154,8 @@ def runs_figure(
     """Draw the throughput of the last runs per day, from end to end and steady.
 
     Args:
-        runs: when each began, its throughput per day from end to end, and when steady if known.
+        runs: start, throughput per day from end to end, and steady throughput per day (None if
+            unknown) of each run.
         unit: what was counted.
     """
     figure = Figure(figsize=(9, 3.8), layout="constrained")
@@ -191,9 +192,9 @@ def _draw_rate(axes: Any, samples: Sequence[Sample], unit: Unit, scale: float, c
 
 
 def _rates(samples: Sequence[Sample], unit: Unit) -> tuple[Any, Any]:
-    """Return ends of spans, `[spans + 1]` seconds, and the rate per second in each, `[spans]`.
+    """Return the edges of time spans, `[spans + 1]` seconds, and the rate in each, `[spans]`.
 
-    A span holds several commits: rates between single commits jump, and mean little.
+    A span covers several commits, because rates between single commits vary too much.
     """
     commits = commits_of(samples, unit)
     end = max(samples[-1].seconds if samples else 0.0, commits[-1][0], 1e-9)

@@ -21,27 +21,27 @@ class BatchReport:
         table: URI of the output.
         dead_letters: URI of the table of rows that were not scored.
         table_version: version of the commit.
-        date: the partition.
-        model: registered model.
-        model_version: its version.
-        model_digest: digest of its files.
-        fingerprint: of the job.
-        job: its id, which names the folder of its files.
+        date: the date of the partition.
+        model: the registered model.
+        model_version: the version that scored.
+        model_digest: digest of the version's files.
+        fingerprint: the job's fingerprint.
+        job: the job's id, also the name of the folder with its data files.
         rows: rows of the input.
         scored: rows in the output.
         dead: rows in the table of dead letters.
         resumed: rows that an earlier run of the job had written.
         tokens_in: tokens of the prompts in the output; None for a model without tokens.
-        tokens_out: tokens that were generated for it.
+        tokens_out: tokens that were generated for the output.
         seconds: wall time of the last run, from reading to commit.
-        unchanged: whether the same job had committed the partition before, and nothing was done.
-        agreement: how a sample of its answers compares with those of the live model; None if they
-            were not compared.
-        input: the input: the version of a table, or the files and the digest of their digests.
+        unchanged: whether the same job had committed the partition before, so nothing was done.
+        agreement: how a sample of the answers compares with the live model's; None if they were not
+            compared.
+        input: the input in words: a table and its version, or the files and their digest.
         approved: whether the version was the approved one at the commit; None for older commits,
             which do not record it.
         approval: why this version scored, in a sentence.
-        replaced: the content of the partition before, in a sentence; empty if it had none.
+        replaced: what this commit replaced in the partition, in words; empty if nothing.
     """
 
     table: str
@@ -74,11 +74,11 @@ class BatchReport:
 
     @property
     def rows_per_day(self) -> float:
-        """Rows per day at this rate."""
+        """Rows per day at the rate of `rows_per_second`."""
         return self.rows_per_second * SECONDS_PER_DAY
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of the commit: single values for readers, and the whole report."""
+        """Return the commit's metadata: main values as single keys, and the whole report."""
         names = (
             *("fingerprint", "model", "model_version", "model_digest", "input", "approved"),
             *("rows", "scored", "dead", "tokens_in", "tokens_out"),
@@ -89,7 +89,7 @@ class BatchReport:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the report from the values of `asdict`."""
+        """Return the report from the dictionary that `asdict` gives."""
         agreement = values.get("agreement")  # older commits have none
         found = None if agreement is None else Agreement.of_json(agreement)
         return cls(**{**values, "agreement": found})
@@ -97,7 +97,7 @@ class BatchReport:
     @property
     def words(self) -> str:
         """What was scored, in one line."""
-        return f"{self.scored:,} rows of {self.input or 'an input that is not known'}"
+        return f"{self.scored:,} rows of {self.input or 'an unknown input'}"
 
     @classmethod
     def of_commit(cls, commit: Mapping[str, str]) -> Self:

@@ -1,7 +1,7 @@
-"""How far the rows of a batch job are from those a model was trained on, column by column.
+"""The drift of each column: how far the rows of a batch job are from the training rows.
 
 The training snapshot's statistics are cut into bins once. Workers count the rows of their batches
-in these bins, the counts are added up, and each column gets one number from them.
+in these bins. The drift of a column is computed from the sum of these counts.
 """
 
 import math
@@ -22,7 +22,7 @@ from millrace.models.data.schema import Category, Column
 TENTHS = 10
 MOST_VALUES = 50
 EPSILON = 1e-4
-"""Smallest share of a bin for PSI, as in Evidently's `get_binned_data`: of 0, PSI is infinite."""
+"""Smallest share of a bin for PSI, as in Evidently's `get_binned_data`: PSI is infinite for 0."""
 
 OTHER, NULL = "other", "null"
 
@@ -42,8 +42,8 @@ class Bins:
     Attributes:
         column: name of the column.
         kind: how cells are read: as numbers, or as values of a category of this type.
-        edges: of numbers, ascending; a bin includes its lower edge.
-        values: of a category, the most frequent first.
+        edges: the edges between the bins of numbers, ascending; a bin includes its lower edge.
+        values: the values of a category, the most frequent first.
         counts: training rows in each bin.
     """
 
@@ -57,8 +57,8 @@ class Bins:
     def of(cls, column: Column, statistics: ColumnStatistics) -> "Bins | None":
         """Return the bins of a column of the training snapshot.
 
-        Numbers are cut in tenths, at the histogram's edges nearest to the deciles. Only there the
-        number of rows on either side is known exactly, so that the training rows have no drift
+        Numbers are cut in tenths, at the histogram's edges nearest to the deciles. Only at an edge
+        the number of rows on either side is known exactly, so that the training rows have no drift
         from themselves. There are fewer bins if several deciles are nearest to one edge.
 
         Returns:
@@ -81,7 +81,7 @@ class Bins:
 
     @property
     def rows(self) -> int:
-        """Training rows."""
+        """Number of training rows."""
         return sum(self.counts)
 
     @property
@@ -130,7 +130,7 @@ class Drift:
         psi: population stability index: 0 if the shares are equal, without an upper bound. By a
             rule of thumb 0.1 is little and 0.25 is much (Siddiqi 2006, "Credit Risk Scorecards").
         jensen_shannon: Jensen-Shannon divergence to base 2, from 0 to 1.
-        noise: the PSI that so many rows are expected to have by chance alone.
+        noise: the PSI that is expected by chance alone for this number of rows.
         rows: rows of the job.
     """
 
@@ -156,7 +156,7 @@ def bins_of_values(column: str, values: pa.Array, *, codes: bool = False) -> Bin
     Booleans and strings are categories. Numbers are cut in tenths.
 
     Args:
-        column: their name.
+        column: name of the column.
         values: numbers, strings or booleans; null and NaN are allowed.
         codes: whether whole numbers are the codes of classes, and so categories.
     """
@@ -174,10 +174,10 @@ def bins_of_values(column: str, values: pa.Array, *, codes: bool = False) -> Bin
 
 
 def drift_of(bins: Bins, counts: Counts) -> Drift:
-    """Return how far rows are from the training rows; there is no drift without rows.
+    """Return how far a job's rows are from the training rows; 0 if the job has no rows.
 
     Args:
-        bins: of the column.
+        bins: the bins of the column.
         counts: the job's rows in each bin, int `[bins]`, added up over its batches.
     """
     seen, rows = _shares(counts), int(counts.sum())
@@ -201,7 +201,7 @@ def psi(expected: Shares, seen: Shares, floor: float = EPSILON) -> float:
     Args:
         expected: shares `[bins]`.
         seen: shares `[bins]`.
-        floor: smaller shares count as this one.
+        floor: smaller shares count as this share.
     """
     left, right = np.maximum(expected, floor), np.maximum(seen, floor)
     return float(np.sum((right - left) * np.log(right / left)))
@@ -223,11 +223,11 @@ def jensen_shannon(expected: Shares, seen: Shares) -> float:
 def noise(bins: int, trained: int, rows: int) -> float:
     """Return the expected PSI of rows drawn from the distribution of the training rows.
 
-    PSI ÷ (1/n + 1/m) is then approximately χ² with bins − 1 degrees of freedom, which is its mean
+    PSI ÷ (1/n + 1/m) is then approximately χ² with bins − 1 degrees of freedom, and mean bins − 1
     (Yurdakul 2018, "Statistical Properties of Population Stability Index").
 
     Args:
-        bins: number of bins with a row of either; an empty bin adds nothing to PSI.
+        bins: number of bins with a training row or a job's row; an empty bin adds nothing to PSI.
         trained: training rows, n.
         rows: rows of the job, m.
     """
@@ -235,11 +235,12 @@ def noise(bins: int, trained: int, rows: int) -> float:
 
 
 def _floor(trained: int, rows: int) -> float:
-    """Return the smallest share for PSI: `EPSILON`, or that of half a row if there are few rows.
+    """Return the smallest share for PSI: `EPSILON`, or the share of half a row if there are few.
 
-    An empty bin among twenty rows does not mean a share of a ten-thousandth. Taken so, PSI is two
-    to three times its expected noise by chance alone. Half a row for an empty cell goes back to
-    Haldane 1956 and Anscombe 1956, on estimating binomial relations.
+    If a bin is empty in a sample of twenty rows, its true share may be far above a ten-thousandth.
+    With that share, PSI would be two to three times its expected noise by chance alone. Counting
+    half a row for an empty cell goes back to Haldane 1956 and Anscombe 1956, on estimating binomial
+    relations.
     """
     return max(EPSILON, 0.5 / min(trained, rows))
 
@@ -248,13 +249,13 @@ def _of_numbers(column: str, ends: Sequence[float], counts: Sequence[int], nulls
     """Return the bins of numbers, merged from finer ones.
 
     Args:
-        column: its name.
+        column: name of the column.
         ends: edges of the finer bins, one more than there are bins.
         counts: numbers in each finer bin.
         nulls: rows without a number.
     """
     below = np.cumsum(counts)
-    if len(counts) == 1:  # of a constant: below it, itself, above it
+    if len(counts) == 1:  # a constant has bins below it, at it and above it
         return Bins(column, "number", (ends[0], ends[1]), (), (0, int(below[-1]), 0, nulls))
     deciles = below[-1] * np.arange(1, TENTHS) / TENTHS
     cuts = np.unique(np.abs(below[:-1, None] - deciles).argmin(axis=0))

@@ -1,4 +1,4 @@
-"""The live model, which answers rows that a batch job has scored, as it answers its clients."""
+"""Asks the live model for answers to rows that a batch job has scored, and compares both."""
 
 import time
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ class Live(Protocol):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The columns of the output to compare."""
+        """Names of the output columns to compare."""
         ...
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Request an answer to one row, and compare.
+        """Request the live model's answer to one row, and compare it with the job's.
 
         Args:
             example: the row, and its columns in the output.
@@ -30,7 +30,7 @@ class Live(Protocol):
 
         Raises:
             InputError: the live model refuses the row.
-            MillraceError: it does not answer.
+            MillraceError: the live model does not answer.
         """
         ...
 
@@ -44,7 +44,7 @@ def explain_not_live(
         index: the models that the server has loaded.
         state: the model's release state.
         model: the model.
-        desired: the version, and its digest.
+        desired: the version that should be live, and its digest.
     """
     loaded = tuple(index)
     version = live_version(loaded, model)
@@ -53,9 +53,9 @@ def explain_not_live(
     if version != desired.version:
         return f"version {version} is live, not {desired.version}"
     if ready_versions(loaded, model + ARMS):
-        return "a rollout is on, and another version answers too"
+        return "a rollout is running, so another version answers too"
     if state.live is None or state.live.desired != desired:
-        return f"no release tells that version {version} is live with these files"
+        return f"no release event says that version {version} is live with these files"
     return ""
 
 
@@ -67,16 +67,16 @@ def compare_examples(
     Args:
         live: the live model.
         examples: the rows.
-        seconds: for all of them.
+        seconds: time limit for all rows.
 
     Returns:
-        The differences, each with the row's `_key`; and why some are missing, empty if none is.
+        The differences, each with the row's `_key`; and why some are missing; empty if none is.
     """
     found: list[tuple[str, Difference]] = []
     reason, deadline = "", time.monotonic() + seconds
     for example in examples:
         if (left := deadline - time.monotonic()) <= 0:
-            return found, f"{seconds:g} s were not enough"
+            return found, f"the time limit of {seconds:g} s was reached"
         try:
             found.append((example.key, live.difference(example, left)))
         except InputError as error:  # only this row failed

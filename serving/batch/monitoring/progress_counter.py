@@ -1,7 +1,7 @@
 """The progress of a running job: counted by its actors, and sampled by its driver.
 
-It imports neither Ray Data nor pyarrow when it runs: loading them would cost the process that only
-counts a second of a core, while the actors start as well.
+At run time this module imports neither Ray Data nor pyarrow, because loading them would cost the
+counter's process a second of CPU time while the actors start.
 """
 
 import time
@@ -39,11 +39,11 @@ class ActorProgress:
 
 
 OnWork = Callable[[Sample, Mapping[str, ActorProgress], int], None]
-"""Takes what is written so far, what each actor has done, and the rows of earlier runs."""
+"""Callback with the work written so far, each actor's progress, and the rows of earlier runs."""
 
 
 class ProgressCounter:
-    """Counts what the actors of all runs of a driver do; it is an actor of Ray itself."""
+    """Counts the work of the actors in all runs of a driver; it is a Ray actor itself."""
 
     def __init__(self) -> None:
         self._progress: dict[str, dict[str, ActorProgress]] = {}
@@ -63,7 +63,7 @@ class ProgressCounter:
         return self._progress.get(run, {})
 
     def forget(self, run: str) -> None:
-        """Delete what is known of a run."""
+        """Delete the counts of a run."""
         self._progress.pop(run, None)
 
     def _of(self, run: str, actor: str) -> ActorProgress:
@@ -100,25 +100,25 @@ class Meter:
         return progress
 
     def forget(self) -> None:
-        """Delete what is known of the run."""
+        """Delete the counts of the run."""
         self.counter.forget.remote(self.run)
 
 
 _counters: dict[tuple[str, str], Any] = {}
-"""The counter of this driver, by its node and its job of Ray."""
+"""The counter of this driver, by the ids of its node and its Ray job."""
 
 
 def new_meter() -> Meter:
     """Return the meter of one run of a job.
 
-    All runs of a driver share one counter: its process would start while the actors start, and on
-    two cores one of them would wait for it. It holds none of the job's CPUs, and it lives and dies
-    with the node of the driver, since its counts are nowhere else.
+    All runs of a driver share one counter, because a new counter's process would start together
+    with the actors, and on two cores it would delay one of them. The counter reserves none of the
+    job's CPUs. It stays on the driver's node, so that it dies only if the driver dies too.
     """
     context = ray.get_runtime_context()
     node, driver = context.get_node_id(), context.get_job_id()
     if (node, driver) not in _counters:
-        _counters.clear()  # of a Ray that this process was connected to before
+        _counters.clear()  # counters of a Ray that this process was connected to before
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
         _counters[node, driver] = ray.remote(ProgressCounter).options(**options).remote()
@@ -158,14 +158,14 @@ class Watch:
             self._try_sample()
 
     def _try_sample(self) -> None:
-        with suppress(OSError, ray.exceptions.RayError):  # the next one may succeed
+        with suppress(OSError, ray.exceptions.RayError):  # the next sample may succeed
             self._sample()
 
     def _sample(self) -> None:
         self._rows |= self._partition.count_rows(known=self._rows)
         progress = self.meter.read()
         answered = sum((each.work for each in progress.values()), Work())
-        # Rows that are scored but not written do not count; tokens go by the share of the rows.
+        # Rows that are scored but not written do not count; tokens count in the same proportion.
         rows = sum(self._rows.values()) - self._resumed
         share = min(rows / answered.rows, 1.0) if answered.rows else 0.0
         tokens = (round(share * answered.tokens_in), round(share * answered.tokens_out))

@@ -30,8 +30,8 @@ class Work:
 
     Attributes:
         rows: rows.
-        tokens_in: tokens read, of prompts.
-        tokens_out: tokens generated.
+        tokens_in: tokens of the prompts that were read.
+        tokens_out: tokens that were generated.
     """
 
     rows: int = 0
@@ -53,7 +53,7 @@ class Work:
 
     @property
     def unit(self) -> Unit:
-        """Its unit: tokens, or rows if there are none."""
+        """The unit of the work: tokens, or rows if there are no tokens."""
         return "tokens" if self.tokens else "rows"
 
     def count(self, unit: Unit) -> int:
@@ -66,8 +66,8 @@ class Sample:
     """The work that was committed up to a time.
 
     Attributes:
-        seconds: since the start of the job, which is at 0 without any work.
-        work: since the start; never less than in an earlier sample.
+        seconds: seconds since the start of the job, when there is no work yet.
+        work: work since the start; never less than in an earlier sample.
     """
 
     seconds: float
@@ -81,9 +81,9 @@ class Throughput:
     Attributes:
         unit: what is counted.
         count: the whole work, in `unit`.
-        seconds: from start to end.
-        steady: per second, without start-up and tail; None if there are too few commits.
-        peak: per second in the best window; None if the job was shorter.
+        seconds: duration of the job.
+        steady: rate per second without start-up and tail; None if there are too few commits.
+        peak: rate per second in the best window; None if the job was shorter than the window.
     """
 
     unit: Unit
@@ -98,8 +98,8 @@ class Forecast:
     """The forecast of a job's end.
 
     Attributes:
-        seconds_left: until the end.
-        ends_at: the end.
+        seconds_left: seconds until the end.
+        ends_at: expected time of the end.
         late_by: seconds from the deadline to the end, negative if it ends before; None without a
             deadline.
     """
@@ -118,8 +118,9 @@ def throughput(samples: Sequence[Sample], window_seconds: float = WINDOW_SECONDS
     """Return the throughput of a job.
 
     Args:
-        samples: of the whole job, the earliest first; the last one at its end.
-        window_seconds: of the peak; several times the interval between two commits.
+        samples: samples of the whole job, the earliest first; the last one at the job's end.
+        window_seconds: length of the window of the peak; several times the interval between two
+            commits.
     """
     end = samples[-1] if samples else Sample(0.0, Work())
     unit = end.work.unit
@@ -143,7 +144,7 @@ def is_short(seconds: float) -> bool:
 
 
 def unit_of(samples: Sequence[Sample]) -> Unit:
-    """Return the unit of the work: tokens, or rows if there are none."""
+    """Return the unit of the work: tokens, or rows if there are no tokens."""
     return samples[-1].work.unit if samples else "rows"
 
 
@@ -154,7 +155,7 @@ def steady(samples: Sequence[Sample], unit: Unit | None = None) -> float | None:
 
     Args:
         samples: the earliest first.
-        unit: what to count; None for tokens, or rows if there are none.
+        unit: what to count; None: tokens, or rows if there are no tokens.
 
     Returns:
         None if fewer than three commits are in between.
@@ -172,12 +173,12 @@ def peak(
     """Return the highest rate per second in any window of this length.
 
     The work of a commit is spread evenly over the time since the commit before. So a window shorter
-    than that says little.
+    than the interval between commits says little.
 
     Args:
         samples: the earliest first.
         window_seconds: length of the window.
-        unit: what to count; None for tokens, or rows if there are none.
+        unit: what to count; None: tokens, or rows if there are no tokens.
 
     Returns:
         None if the job was shorter than the window.
@@ -193,15 +194,16 @@ def peak(
 
 
 def seconds_left(samples: Sequence[Sample], total: int, unit: Unit | None = None) -> float | None:
-    """Return how long the rest takes at the rate of the later half of the time so far.
+    """Return the seconds that the rest takes, at the rate of the later half of the time so far.
 
     The time since the last commit counts only if it is longer than every other interval in that
-    half. So work in progress does not look like a standstill, and a standstill is noticed.
+    half. So work that is not committed yet does not look like a standstill, and a real standstill
+    is noticed.
 
     Args:
-        samples: the earliest first; the last one is of now.
+        samples: the earliest first; the last one is the current one.
         total: all the work, in `unit`.
-        unit: what to count; None for tokens, or rows if there are none.
+        unit: what to count; None: tokens, or rows if there are no tokens.
 
     Returns:
         None before there are three commits, including the start.
@@ -221,12 +223,12 @@ def seconds_left(samples: Sequence[Sample], total: int, unit: Unit | None = None
 
 
 def cost_per_million(cost_per_hour: float, seconds: float, tokens: int) -> float | None:
-    """Return the cost of a million tokens; None if there are none.
+    """Return the cost of a million tokens; None if there are no tokens.
 
     Args:
-        cost_per_hour: of all machines together, in any currency.
-        seconds: how long they were used.
-        tokens: committed in that time; or rows.
+        cost_per_hour: cost of all machines together, in any currency.
+        seconds: how long the machines were used.
+        tokens: number of tokens, or rows, committed in that time.
     """
     return cost_per_hour * seconds / SECONDS_PER_HOUR / tokens * 1e6 if tokens else None
 
@@ -241,11 +243,11 @@ def forecast(
     """Return the forecast of a job's end; None if there are too few samples.
 
     Args:
-        samples: the earliest first; the last one is of now.
+        samples: the earliest first; the last one is the current one.
         total: all the work, in `unit`.
         now: the time of the last sample.
-        deadline: when it has to be done, with a time zone if `now` has one.
-        unit: what to count; None for tokens, or rows if there are none.
+        deadline: when the job must end, with a time zone if `now` has one.
+        unit: what to count; None: tokens, or rows if there are no tokens.
     """
     left = seconds_left(samples, total, unit)
     if left is None:

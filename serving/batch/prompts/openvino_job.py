@@ -1,6 +1,6 @@
-"""Prompts through a language model: one engine of OpenVINO GenAI in each actor.
+"""Batch jobs of prompts with OpenVINO GenAI, with one engine in each actor.
 
-An engine works on many prompts at once, with nobody waiting for any of them.
+An engine works on many prompts at once, because nobody waits for a single answer.
 """
 
 import sys
@@ -40,10 +40,10 @@ class EnginePrompt:
     """One prompt.
 
     Attributes:
-        ids: its tokens.
-        max_tokens: of the answer.
-        seed: of the answer, if it is sampled.
-        sampling: the other parameters.
+        ids: the tokens of the prompt.
+        max_tokens: largest number of tokens of the answer.
+        seed: random seed of the answer, if it is sampled.
+        sampling: the other sampling parameters.
     """
 
     ids: Sequence[int]
@@ -73,12 +73,12 @@ class Engine:
     """A model that is opened by OpenVINO GenAI.
 
     Args:
-        variant: the folder of its files.
-        properties: of OpenVINO, as the variant sets them.
-        threads: of the engine; 0 for all cores.
-        sequences: answers at a time.
-        batched_tokens: tokens of one step; None for as many as OpenVINO GenAI chooses.
-        cache_size_gib: memory of keys and values.
+        variant: the folder of the model's files.
+        properties: OpenVINO properties that the variant sets.
+        threads: threads of the engine; 0: all cores.
+        sequences: largest number of answers at a time.
+        batched_tokens: largest number of tokens of one step; None: OpenVINO GenAI chooses.
+        cache_size_gib: size of the cache of keys and values, in GiB.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Engine:
         self._ov, self._genai, self._sequences = ov, genai, sequences
         scheduler = genai.SchedulerConfig()
         scheduler.max_num_seqs = sequences
-        # Every answer in progress takes one in each step.
+        # Every answer in progress takes one token in each step.
         tokens = batched_tokens or scheduler.max_num_batched_tokens
         scheduler.max_num_batched_tokens = max(tokens, sequences)
         scheduler.cache_size = cache_size_gib
@@ -112,10 +112,10 @@ class Engine:
             self._pipeline = genai.ContinuousBatchingPipeline(
                 str(variant), scheduler, "CPU", options
             )
-        except RuntimeError:  # its text names the folders that it was built in
+        except RuntimeError:  # its text names build folders of OpenVINO
             raise WorkError(
                 "OpenVINO GenAI cannot open the files of the model",
-                valid="a variant for openvino_genai, and memory for it and its cache",
+                valid="a variant for openvino_genai, and memory for the model and its cache",
                 hint="see export.candidates, or lower serving.generation.cache_size_gib",
             ) from None
         self._tokenizer = self._pipeline.get_tokenizer()
@@ -126,7 +126,7 @@ class Engine:
         return [int(each) for each in prompt_ids(self._tokenizer, text, is_chat=is_chat)[0]]
 
     def answer_prompts(self, prompts: Sequence[EnginePrompt]) -> list[EngineAnswer]:
-        """Return the answers in order; the engine works on so many prompts at a time as it may."""
+        """Return the answers in order; at most `sequences` prompts are in progress at a time."""
         waiting = list(enumerate(prompts))[::-1]
         running: dict[int, Any] = {}
         ids: list[list[int]] = [[] for _ in prompts]
@@ -180,7 +180,7 @@ class Engine:
         """Return the configuration of one answer."""
         sampling, config = prompt.sampling, greedy_config(self._defaults, prompt.max_tokens)
         config.stop_strings = set(sampling.stop)
-        config.include_stop_str_in_output = True  # it is cut off when the answer is whole
+        config.include_stop_str_in_output = True  # it is cut off from the complete answer
         config.repetition_penalty = sampling.repetition_penalty
         config.do_sample = sampling.temperature > 0
         if config.do_sample:
@@ -193,14 +193,14 @@ class Engine:
 
 @dataclass(frozen=True)
 class PromptJob(Prompts):
-    """A job of prompts, as readers and actors get it.
+    """A batch job of prompts, as it is sent to readers and actors.
 
     Attributes:
-        threads: threads of each engine; 0 for all cores.
-        max_num_seqs: answers that an engine works on at a time.
-        max_num_batched_tokens: that an engine reads in a step; None for as many as it chooses.
-        cache_size_gib: memory of keys and values of each engine.
-        batch_size: prompts that an engine is given at a time, the longest first.
+        threads: threads of each engine; 0: all cores.
+        max_num_seqs: largest number of answers that an engine works on at a time.
+        max_num_batched_tokens: largest number of tokens of one step; None: the engine chooses.
+        cache_size_gib: size of each engine's cache of keys and values, in GiB.
+        batch_size: prompts that an engine gets at a time, the longest first.
     """
 
     threads: int = 0
@@ -210,7 +210,7 @@ class PromptJob(Prompts):
     batch_size: int = 256
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how prompts go through Ray, to actors that only answer."""
+        """Return the block sizes for prompts, which tasks read and actors answer."""
         return slow_blocks_of(load, self.batch_size)
 
     def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
@@ -223,7 +223,7 @@ class PromptJob(Prompts):
 
 
 class Generator:
-    """Continues tables of prompts."""
+    """Answers tables of prompts with one engine."""
 
     def __init__(self, job: PromptJob) -> None:
         self.job = job
@@ -241,7 +241,7 @@ class Generator:
         """Return the answers; a prompt that leaves no room for one is refused.
 
         Args:
-            rows: `_row`, `_key` and the prompt.
+            rows: a table with `_row`, `_key` and the prompt.
         """
         texts, numbers = rows[PROMPT].to_pylist(), rows[ROW].to_pylist()
         prompts = zip(texts, chats_among(rows), strict=True)
@@ -249,7 +249,7 @@ class Generator:
         pairs = zip(texts, ids, strict=True)
         faults = [fault_in(text, each, self.context) for text, each in pairs]
         good = [n for n, fault in enumerate(faults) if fault is None]
-        # The longest first: the last ones are short, and the engine stays full until then.
+        # The longest first, so that at the end only short ones run and the engine stays full.
         good.sort(key=lambda n: -len(ids[n]))
         answers = self.engine.answer_prompts([self._build_prompt(ids[n], numbers[n]) for n in good])
         found = dict(zip(good, answers, strict=True))

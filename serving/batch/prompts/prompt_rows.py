@@ -1,4 +1,4 @@
-"""What every job on prompts shares: how they are read, sampled and refused, and what is written."""
+"""What all jobs of prompts share: how prompts are read, sampled and refused, and the output."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ from millrace.serving.triton.language.draft_files import CONTEXT
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen, and when to end; the words are vLLM's.
+    """How tokens are sampled, and when an answer ends; the names are vLLM's.
 
     Attributes:
-        max_tokens: of one answer; fewer where the context has no room for them.
+        max_tokens: largest number of tokens of an answer; fewer if the context has no room.
         temperature: 0 always takes the likeliest token.
         top_p: keep the likeliest tokens whose probabilities sum up to this.
-        top_k: keep so many of the likeliest tokens; None keeps all.
+        top_k: keep this many of the likeliest tokens; None: keep all.
         repetition_penalty: above 1 makes tokens of prompt and answer less likely.
-        seed: with it, and a row's place in the input, the row's answer is drawn.
-        stop: texts that end an answer; they are not part of it.
+        seed: random seed; a row's answer depends on it and on the row's place in the input.
+        stop: texts that end an answer, and are not part of it.
     """
 
     max_tokens: int = MAX_TOKENS
@@ -46,18 +46,18 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     def ended(self, text: str) -> str | None:
-        """Return an answer up to the first stop in it; None where there is no stop."""
+        """Return an answer up to its first stop text; None if it has no stop text."""
         ends = [at for stop in self.stop if (at := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else None
 
 
 PROMPT = "prompt"
-"""Column of the encoded rows, whatever it is called in the input; of a chat, what its template
-makes of it."""
+"""Column of the encoded rows with the prompt, whatever its name in the input; for a chat, the text
+that the chat template makes of the messages."""
 IS_CHAT = "is_chat"
-"""Column of the encoded rows: whether the prompt is a chat's."""
+"""Column of the encoded rows: whether the prompt is a chat."""
 CHARACTERS = 64
-"""Of a prompt for each token of the context; no tokenizer is given more to read."""
+"""Largest number of characters of a prompt for each token of the context; else it is refused."""
 SEED_STEP = 0x9E3779B1
 SEED_SPACE = 2**32
 OUTPUT = pa.schema(
@@ -75,19 +75,19 @@ OUTPUT = pa.schema(
 
 @dataclass(frozen=True)
 class Prompts:
-    """What every reader needs to know, whichever engine answers.
+    """A batch job of prompts, as far as it does not depend on the engine.
 
     Attributes:
-        model: registered model.
-        version: its version.
-        digest: of its files.
-        variant: the folder of its files, on the node of the driver.
+        model: the registered model.
+        version: the version that answers.
+        digest: digest of the version's files.
+        variant: the folder of the version's files, on the node of the driver.
         prompt: the column with the prompts.
-        sampling: how they are continued.
+        sampling: how answers are sampled.
         key: columns that identify a row; a hash of the prompt when empty.
-        dataset_columns: columns as the dataset has them, as far as that is known.
-        output_bins: bins of the lengths in tokens, for their drift.
-        template: the model's, of chats; None where it has none.
+        dataset_columns: the columns of the dataset; empty if it is not known.
+        output_bins: drift bins of the lengths of prompts and answers, in tokens.
+        template: the model's chat template; None if it has none.
     """
 
     model: str
@@ -103,7 +103,7 @@ class Prompts:
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """None: of a prompt only its tokens are compared, which the output has."""
+        """Empty: the drift of prompts is that of their lengths, which are columns of the output."""
         return ()
 
     @property
@@ -113,15 +113,15 @@ class Prompts:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that the job reads, as far as there are any."""
+        """The columns of the input that the job reads, as far as they exist."""
         return tuple(dict.fromkeys((KEY, *self.key, self.prompt)))
 
     @property
     def advice(self) -> str:
-        """What to do about an input without the columns that are needed."""
+        """Hint of the error about an input without the needed columns."""
         return (
-            "name the column of the prompts in batch.prompt, what identifies a row in batch.key, "
-            "and the rows with --input"
+            "set batch.prompt to the column of the prompts, batch.key to the columns that identify "
+            "a row, and --input to the rows"
         )
 
     @property
@@ -131,12 +131,12 @@ class Prompts:
 
     @property
     def folder(self) -> Path:
-        """Where the files of the model are."""
+        """The folder of the model's files."""
         return self.variant
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those files."""
+        """The model's files."""
         return tuple(file for file in sorted(self.variant.iterdir()) if file.is_file())
 
     def moved(self, folder: Path) -> Self:
@@ -149,7 +149,7 @@ class Prompts:
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": columns}
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, the prompt and `error` for every row; one without a text has an error.
+        """Return `_key`, the prompt and `error` for every row; a row without text has an error.
 
         A column of messages is a column of prompts too: the model's chat template formats
         them, as for a client who sends messages.
@@ -183,18 +183,18 @@ class Prompts:
         return declared == "messages" or is_list_of_structs(cells_of(rows, self.prompt).type)
 
     def read_prompt(self, row: pa.RecordBatch) -> str | list[Message]:
-        """Return what a client sends of one row: a text, or the messages of a chat."""
+        """Return what a client would send for one row: a text, or the messages of a chat."""
         (text,) = self._read(row).values.to_pylist()
         return parse_messages(text) if self.has_messages(row) else str(text)
 
     def _read(self, rows: pa.RecordBatch | pa.Table) -> Cast:
-        """Return the cells of the prompts as text; of chats as canonical JSON."""
+        """Return the cells of the prompts as text; chats are canonical JSON."""
         cells = cells_of(rows, self.prompt)
         is_chat = self.has_messages(rows)
         return cast(cells, Column(self.prompt, "messages" if is_chat else "string"))
 
     def _render_chats(self, chats: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the prompts of chats, and why the template refuses some; null for none."""
+        """Return the prompts of chats, and the template's reasons to refuse some, or null."""
         prompts: list[str | None] = []
         refusals: list[str | None] = []
         for chat in chats.to_pylist():
@@ -210,21 +210,23 @@ class Prompts:
             return None, "the model has no chat template, and the prompt is a chat"
         try:
             return (
-                (self.template.prompt(messages), None) if messages else (None, "it has no message")
+                (self.template.prompt(messages), None)
+                if messages
+                else (None, "the chat has no message")
             )
         except TemplateRefusal as error:
             words = f": {error}" if str(error) else ""
-            return None, f"the model's chat template does not take the messages{words}"
+            return None, f"the model's chat template refuses the messages{words}"
 
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
     ) -> pa.RecordBatch | pa.Table:
-        """Return the columns of `bins`, none of which is asked for."""
+        """Return the rows as they are, because `bins` is empty."""
         del encoded
         return rows
 
     def seed_of(self, row: int) -> int:
-        """Return what an answer is drawn by.
+        """Return the random seed of a row's answer.
 
         Args:
             row: place of the row in the input.
@@ -239,22 +241,22 @@ def chats_among(rows: pa.Table) -> list[bool]:
 
 
 def context_of(variant: Path) -> int:
-    """Return how many tokens prompt and answer may have together.
+    """Return the model's context: the tokens that prompt and answer may have together.
 
     Raises:
-        WorkError: the model's config does not say.
+        WorkError: the model's config does not give the context.
     """
     config = json.loads((variant / "config.json").read_text())
     found = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
     if found is None:
         raise WorkError(
-            "the model's config.json does not say its context", valid=", ".join(CONTEXT)
+            "the model's config.json does not give its context length", valid=", ".join(CONTEXT)
         )
     return found
 
 
 def is_readable(text: str, context: int) -> bool:
-    """Tell whether a text is short enough to be given to a tokenizer."""
+    """Return whether a text is short enough to be tokenized."""
     return len(text) <= CHARACTERS * context
 
 
@@ -263,7 +265,7 @@ def fault_in(text: str, ids: Sequence[int], context: int) -> str | None:
 
     Args:
         text: the prompt.
-        ids: its tokens; none where the text is not readable.
+        ids: its tokens; empty if the text is too long to be tokenized.
         context: tokens that prompt and answer may have together.
     """
     if not is_readable(text, context) or len(ids) >= context:
@@ -272,12 +274,12 @@ def fault_in(text: str, ids: Sequence[int], context: int) -> str | None:
 
 
 def refused(rows: pa.Table, texts: Sequence[str], faults: Mapping[int, str]) -> pa.Table:
-    """Return the rows that were refused, of `DEAD`.
+    """Return the refused rows, with the columns of `DEAD`.
 
     Args:
-        rows: `_row` and `_key`.
-        texts: the prompt of each.
-        faults: by the number of a row, why.
+        rows: all rows, with `_row` and `_key`.
+        texts: the prompt of each row.
+        faults: why each refused row was refused, by its number in `rows`.
     """
     taken = rows.take(pa.array(list(faults), pa.int64()))
     seen = [as_json({PROMPT: texts[n]}) for n in faults]

@@ -17,11 +17,11 @@ from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.language_config import engine_arguments
 
 MAX_NUM_SEQS = 256
-"""Answers that an engine works on at a time, where the live one is not given more."""
+"""Answers that an engine works on at a time, unless the live engine is configured for more."""
 SECONDS = 600
-"""To start a process on a machine with a GPU and import vLLM there."""
+"""Time limit to start a process on a machine with a GPU and import vLLM there."""
 SOME_OF_A_GPU = 0.01
-"""It brings a task to a machine that has one."""
+"""Share of a GPU that a task reserves, so that Ray runs it on a machine with a GPU."""
 NO_USAGE_STATS = {"VLLM_NO_USAGE_STATS": "1"}
 """DO_NOT_TRACK is set already, to a value that vLLM does not read as true."""
 QUESTION = (
@@ -38,15 +38,16 @@ ELSEWHERE = (
 def engine_arguments_of(
     variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return the keyword arguments of vLLM's engine for a night of prompts.
+    """Return the keyword arguments of vLLM's engine for a batch job.
 
-    They are those of the live one, so that it has room beside it. But nobody waits for a single
-    answer: there are more at a time, and no draft, which helps single ones and costs many.
+    They are those of the live engine, so that both fit beside each other. But nobody waits for a
+    single answer, so there are more answers at a time, and there is no draft model, which speeds up
+    single answers and slows down many.
 
     Args:
         variant: the folder of the model's files, absolute.
         generation: how the model is served.
-        batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
+        batched_tokens: largest number of tokens of one step; None: vLLM chooses.
     """
     most = max(generation.max_num_seqs, MAX_NUM_SEQS)
     night = generation.model_copy(
@@ -54,13 +55,13 @@ def engine_arguments_of(
     )
     arguments = engine_arguments(variant, night)
     if batched_tokens is not None:
-        # Every answer in progress takes one in each step.
+        # Every answer in progress takes one token in each step.
         arguments["max_num_batched_tokens"] = max(batched_tokens, most)
     return arguments
 
 
 def tokenizer_of(variant: Path) -> Any:
-    """Return the tokenizer that vLLM too reads from a variant."""
+    """Return the tokenizer of a variant, read as vLLM reads it."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
@@ -82,15 +83,15 @@ def ends_of(variant: Path) -> frozenset[int]:
 
 
 def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
-    """Return how many engines answer.
+    """Return the number of engines.
 
     Args:
-        wanted: the pipeline's number; None for as many as there is room for.
-        gpus: what Ray has.
-        gpus_each: what an engine takes.
+        wanted: the number in the pipeline file; None: as many as the GPUs allow.
+        gpus: number of GPUs of Ray.
+        gpus_each: number of GPUs of one engine.
 
     Raises:
-        InputError: there are too few.
+        InputError: there are too few GPUs.
     """
     there = int(gpus)
     engines = wanted or max(there // gpus_each, 1)
@@ -106,20 +107,20 @@ def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
 
 
 def gpus_of_ray() -> float:
-    """Return how many GPUs the Ray has that is connected, used or not."""
+    """Return the number of GPUs of the connected Ray, used or not."""
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return there.get("GPU", 0.0)
 
 
 def runtime_env_of(python: Path | None) -> dict[str, Any]:
-    """Return the runtime environment of the processes that hold an engine.
+    """Return the runtime environment of the processes that run an engine.
 
     Args:
-        python: of an environment that has vLLM, at that path on every machine with a GPU; None
-            for that of Ray itself.
+        python: the Python of an environment with vLLM, at the same path on every machine with a
+            GPU; None: the Python of Ray itself.
     """
     found: dict[str, Any] = {"env_vars": NO_USAGE_STATS}
-    # Ray puts it into a line for bash as it is.
+    # Ray puts the path into a bash command without quoting it.
     return found if python is None else {**found, "py_executable": shlex.quote(str(python))}
 
 
@@ -128,10 +129,10 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
 
     Args:
         python: as for `runtime_env_of`.
-        seconds: to wait for a GPU, and for vLLM to be imported beside it.
+        seconds: time limit to get a GPU and to import vLLM.
 
     Raises:
-        InputError: that Python cannot import it, or has another Ray or is another Python.
+        InputError: that Python cannot import vLLM, or the versions of Ray or Python differ.
         TransientError: there was no answer in time.
     """
     options = {"num_cpus": 0, "num_gpus": SOME_OF_A_GPU, "max_retries": 0}
@@ -141,11 +142,11 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
     except ray.exceptions.RayError as error:
         ray.cancel(task, force=True)
         raise TransientError(
-            "no machine with a GPU said whether it has vLLM",
-            seen=f"nothing in {seconds:g} s"
+            "no machine with a GPU could be asked for its version of vLLM",
+            seen=f"no answer in {seconds:g} s"
             if isinstance(error, ray.exceptions.GetTimeoutError)
             else str(error).partition("\n")[0],
-            hint="see by `ray status` whether other jobs hold the GPUs, and try again",
+            hint="check with `ray status` whether other jobs use the GPUs, and try again",
         ) from error
     return require_versions(found, python)
 
@@ -163,8 +164,8 @@ def inspect_python(python: Path | None) -> dict[str, str]:
     except OSError as error:
         return {"fault": str(error)}
     except subprocess.CalledProcessError as error:
-        return {"fault": (error.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
-    # vLLM logs to the same place
+        return {"fault": (error.stderr.strip().splitlines() or ["it ended without a message"])[-1]}
+    # the last line, because vLLM also logs to stdout
     found: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -177,7 +178,7 @@ def require_versions(found: Mapping[str, str], python: Path | None) -> str:
         python: the Python that was inspected.
 
     Raises:
-        InputError: there is none, or a Ray or a Python that this one cannot work with.
+        InputError: vLLM is missing, or Ray or Python has another version than in this process.
     """
     own = {"python": _short(platform.python_version()), "ray": ray.__version__}
     fault = found.get("fault")
@@ -187,7 +188,7 @@ def require_versions(found: Mapping[str, str], python: Path | None) -> str:
             return found["vllm"]
         fault = f"Python {others['python']} with ray {others['ray']}"
     raise InputError(
-        "the environment of vLLM cannot answer prompts",
+        "the Python environment of vLLM cannot be used for the batch job",
         seen=f"{fault}, by {python or 'the Python of Ray'}",
         valid=f"Python {own['python']} with vllm and ray[data]=={own['ray']}",
         hint="install them in one environment on every machine with a GPU, and set "

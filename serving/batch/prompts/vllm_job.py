@@ -1,9 +1,9 @@
-"""Prompts through a language model on GPUs: `ray.data.llm` with vLLM.
+"""Batch jobs of prompts on GPUs: `ray.data.llm` with vLLM.
 
 A row carries its columns from stage to stage, and each stage adds its own: the tokens, the sampling
-parameters, the answer. Those of the engine are the fields of `vLLMOutputData` in
-`ray/llm/_internal/batch/stages/vllm_engine_stage.py` of Ray 2.60, and `__inference_error__`, empty
-where there is none. Why an answer ended is not among them.
+parameters, the answer. The engine adds the fields of `vLLMOutputData` in
+`ray/llm/_internal/batch/stages/vllm_engine_stage.py` of Ray 2.60, and `__inference_error__`, which
+is empty if there was no error. None of these fields says why an answer ended.
 """
 
 import logging
@@ -43,36 +43,36 @@ from millrace.serving.batch.prompts.prompt_rows import (
 from millrace.serving.batch.prompts.vllm_engines import ends_of, runtime_env_of, tokenizer_of
 
 TEXT = "text"
-"""The prompt. As `prompt`, the name of the engine's own column, a refused row would come back
-without it."""
+"""Column with the prompt. It is not called `prompt`, because the engine has a column of that name:
+a refused row would come back without its prompt."""
 TOKENS = "tokenized_prompt"
 SAMPLING = "sampling_params"
 FAULT = "__inference_error__"
 REFUSALS = ("VLLMValidationError", "ValueError")
-"""What vLLM raises against a prompt; all else that it raises is the engine's fault or ours."""
+"""Exceptions of vLLM about a prompt; any other one is a fault of the engine or of Millrace."""
 BLOCK_BYTES = 256 * 1024
-"""Of rows as they are on the way through Ray, where answers travel with all their tokens; a kill
-costs what the engines have of them."""
+"""Size of a block in Ray, where answers carry all their tokens; a kill costs the blocks that the
+engines work on."""
 BATCHES = 4
-"""That an engine has at a time, or more where they are small: one that is done is replaced only
-when its last answer is, and the others keep the engine full till then."""
+"""Batches that an engine has at a time, or more if batches are small. A batch is replaced only when
+its last answer is done; until then the other batches keep the engine full."""
 NO_STATISTICS = {"disable_log_stats": True}
-"""Of each answer: Ray 2.60 cannot put a batch that has them after one where every row failed."""
+"""Because Ray 2.60 cannot append a batch with statistics to a batch where every row failed."""
 STAGE = "vLLMEngineStage"
 ENGINES = "engines"
-"""The name of all engines in the meter: no row shows which one answered it."""
+"""One name for all engines in the meter, because no row shows which engine answered it."""
 
 
 @dataclass(frozen=True)
 class VllmJob(Prompts):
-    """A job of prompts, as readers and engines get it.
+    """A batch job of prompts, as it is sent to readers and engines.
 
     Attributes:
-        arguments: of each engine, see `vllm_engines.engine_arguments_of`.
+        arguments: arguments of each engine, see `vllm_engines.engine_arguments_of`.
         vllm: version of vLLM.
-        python: of the environment that has it; None for that of Ray itself.
-        engines: how many.
-        batch_size: prompts that an engine is given at a time.
+        python: the Python of the environment with vLLM; None: the Python of Ray itself.
+        engines: number of engines.
+        batch_size: prompts that an engine gets at a time.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -82,19 +82,19 @@ class VllmJob(Prompts):
     batch_size: int = 256
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return what else changes the answers."""
-        # By the memory vLLM cuts the context; by the number of GPUs it adds up in another order.
+        """Return the other settings that change the answers."""
+        # The memory limits the context; the number of GPUs changes the order of additions.
         names = ("kv_cache_memory_bytes", "tensor_parallel_size")
         more = {name: self.arguments.get(name) for name in names}
         return {**super().parameters(), "vllm": self.vllm, **more}
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how prompts go through Ray: always the same."""
+        """Return the block sizes for prompts, which are always the same."""
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
     def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
-        """Answer rows by engines of vLLM, tokens first."""
+        """Tokenize the rows, and answer them with engines of vLLM."""
         here, task = _spread() if context.model is not None else ({}, {})
         variant = self.variant
         if context.model is not None:
@@ -113,13 +113,13 @@ class VllmJob(Prompts):
 
 
 def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
-    """Return the processor from a dataset of `Tokens` to one for `split_answers`.
+    """Return Ray's processor that turns the output of `Tokens` into the input of `split_answers`.
 
-    It needs a Ray that is connected, and no vLLM here.
+    Ray must be connected; vLLM is not needed in this process.
 
     Args:
-        job: whose prompts they are.
-        variant: the folder of the model's files, where the engines are.
+        job: the job of the prompts.
+        variant: the folder of the model's files on the engines' nodes.
         task: Ray's options of the tasks before and after the engines.
     """
     from ray.data.llm import build_processor
@@ -133,7 +133,7 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
             postprocess_map_kwargs=dict(task),
         )
     if job.arguments["tensor_parallel_size"] == 1:
-        # Or a machine with as many GPUs as cores has none left for the tasks that read and write.
+        # Else a machine with as many GPUs as cores has no core left for tasks to read and write.
         processor.get_stage_by_name(STAGE).map_batches_kwargs["num_cpus"] = 0
     return processor
 
@@ -141,12 +141,12 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
 def processor_config(job: VllmJob, variant: Path) -> Any:
     """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
 
-    Prompts are texts to continue, already in tokens, so none of its other stages runs. A row
-    that an engine refuses comes back with the reason and does not end the job.
+    Prompts are tokenized already, so none of the other stages of ray.data.llm runs. A row that
+    an engine refuses comes back with the reason and does not end the job.
 
     Args:
-        job: whose prompts they are.
-        variant: the folder of the model's files, where the engines are.
+        job: the job of the prompts.
+        variant: the folder of the model's files on the engines' nodes.
     """
     from ray.data.llm import vLLMEngineProcessorConfig
 
@@ -168,9 +168,10 @@ def processor_config(job: VllmJob, variant: Path) -> Any:
 
 
 def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return Ray's options of what makes tokens and of tasks, where there are other nodes.
+    """Return Ray's options on a cluster: of the actors that tokenize, and of tasks.
 
-    They hold no CPU, see `spread`. Tokens are made where the driver is, and the model's files are.
+    Both reserve no CPU, see `actor._read_options`. Tokenizing runs on the driver's node, where the
+    model's files are.
     """
     task = {"num_cpus": 0}
     node = ray.get_runtime_context().get_node_id()
@@ -181,7 +182,7 @@ def _take_answers(rows: pa.Table, state: JobState, meter: Meter) -> pa.Table:
     """Return the answers among rows of the processor; write the refused rows to the state."""
     answers = split_answers(rows)
     if answers.refused.num_rows:
-        # The same rows come under the same name again.
+        # If Ray repeats the task, the same rows are written to the same file.
         first = pc.min(answers.refused[ROW]).as_py()
         state.refuse(f"{first:019d}-{ENGINES}", answers.refused)
     meter.add(ENGINES, 0.0, work_of(answers.rows))
@@ -190,7 +191,7 @@ def _take_answers(rows: pa.Table, state: JobState, meter: Meter) -> pa.Table:
 
 @contextmanager
 def _silence_logging() -> Iterator[None]:
-    """Log nothing while a processor is built, which calls `ray.init` again."""
+    """Turn logging off while a processor is built, because that calls `ray.init` again."""
     logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
     level = logger.level
     logging.disable(logging.INFO)
@@ -206,7 +207,7 @@ def build_engine_columns(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]
 
     Args:
         row: `ROW`, `KEY`, `TEXT` and `TOKENS`.
-        job: how prompts are continued.
+        job: the job, with the sampling parameters.
     """
     sampling = job.sampling
     parameters: dict[str, Any] = {
@@ -219,17 +220,17 @@ def build_engine_columns(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]
         if sampling.top_k is not None:
             parameters["top_k"] = sampling.top_k
     if sampling.stop:
-        # A stop that is in the text shows that it ended the answer; it is cut off afterwards.
+        # A stop text in the answer shows why the answer ended; it is cut off afterwards.
         parameters |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
     return {SAMPLING: parameters}
 
 
 def build_output_row(row: Mapping[str, Any], job: Prompts, ends: Collection[int]) -> dict[str, Any]:
-    """Return the row of the output, of `OUTPUT`, for one that the engine has answered.
+    """Return the output row, with the columns of `OUTPUT`, of a row that the engine answered.
 
     Args:
-        row: as the engine returns it, without a fault.
-        job: how the prompt was continued.
+        row: the row as the engine returns it, without an error.
+        job: the job, with the stop texts.
         ends: tokens that end an answer.
     """
     text, tokens = row["generated_text"], row["generated_tokens"]
@@ -250,8 +251,8 @@ def split_answers(rows: pa.Table) -> Answers:
     """Split the output of ray.data.llm into answers and rows that vLLM refused.
 
     Args:
-        rows: of `build_output_row`, and `FAULT`, empty; of a refused row all columns that the
-            engine returned. A block of no rows may have no columns.
+        rows: answered rows, as `build_output_row` returns them, with an empty `FAULT`; refused
+            rows, with all columns that the engine returned. An empty block may have no columns.
 
     Raises:
         WorkError: a row failed for another reason than its content.
@@ -269,30 +270,30 @@ def split_answers(rows: pa.Table) -> Answers:
 
 
 def describe_refusal(fault: str) -> str:
-    """Return why vLLM does not take a prompt.
+    """Return why vLLM refuses a prompt.
 
     Args:
         fault: the name of an exception's class, and its message.
 
     Raises:
-        WorkError: it is not the prompt's fault.
+        WorkError: the exception is not about the prompt.
     """
     kind, _, message = fault.partition(": ")
     if kind not in REFUSALS:
         raise WorkError(
-            "vLLM failed at a prompt; nothing was committed",
+            "vLLM failed while answering a prompt; nothing was committed",
             seen=fault.splitlines()[0],
-            hint="look at the log of the engine, in the logs of Ray, and run it again",
+            hint="read the log of the engine, in the logs of Ray, and run the job again",
         )
-    return f"vLLM does not take the prompt: {message}"
+    return f"vLLM refuses the prompt: {message}"
 
 
 class Tokens:
-    """Turns prompts into tokens, in an actor of Ray Data.
+    """Tokenizes prompts, in an actor of Ray Data.
 
     Args:
         variant: the folder of the model's files.
-        state: takes the prompts that leave no room for an answer.
+        state: the job state that records prompts without room for an answer.
     """
 
     def __init__(self, variant: Path, state: JobState) -> None:

@@ -483,7 +483,7 @@ def test_another_version_is_scored_with_only_by_its_number(
     refused(home)
     choice = home.named(version)
     assert (choice.desired.version, choice.is_approved) == (version, is_approved)
-    assert choice.reason.startswith(f"asked for by its number, {version}; version 1 is live")
+    assert choice.reason.startswith(f"requested by its number, {version}; version 1 is live")
 
 
 def test_a_version_that_is_asked_for_by_number_is_not_judged(home: Home) -> None:

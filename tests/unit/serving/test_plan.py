@@ -162,13 +162,13 @@ def test_a_refused_first_version_leaves_nothing_served() -> None:
 def test_a_refusal_is_withdrawn_when_the_alias_leaves_it() -> None:
     known = state(("live", 1), ("refused", 2))
     (record,) = plan(cluster(1, ready("m", 1), known=known))
-    assert record == Record("m", "withdrawn", desired(2), 1, "the alias went to version 1")
+    assert record == Record("m", "withdrawn", desired(2), 1, "the alias moved to version 1")
 
 
 def test_a_rollout_that_the_alias_leaves_is_withdrawn_and_its_version_told() -> None:
     step = state(("live", 1), ("step", 2))
     (record,) = plan(cluster(1, ready("m", 1), known=step))
-    assert record == Record("m", "withdrawn", desired(2), 1, "the alias went to version 1")
+    assert record == Record("m", "withdrawn", desired(2), 1, "the alias moved to version 1")
     left = replace(step, step=None, withdrawn=Release("m", "withdrawn", 2, "d2", reason="so"))
     told = {a.version: a.tags for a in plan(cluster(1, ready("m", 1), known=left))}  # type: ignore[union-attr]
     assert told[2] == {"millrace.status": "staged", "millrace.reason": "not live: so"}
@@ -232,16 +232,14 @@ def test_a_release_that_a_person_asks_for_withdraws_the_refusal() -> None:
     assert known.refused is not None
     seen = cluster(2, ready("m", 1), known=known)
     later = replace(seen, retry_refused_before=known.refused.at + timedelta(seconds=1))
-    assert plan(later) == (Record("m", "withdrawn", desired(2), 1, "it is tried again"),)
+    assert plan(later) == (Record("m", "withdrawn", desired(2), 1, "the version is tried again"),)
     assert plan(replace(seen, retry_refused_before=known.refused.at)) == plan(seen)
 
 
 def test_a_version_with_the_number_of_a_refused_one_and_another_digest_is_tried() -> None:
     known = derive_state([Release("m", "refused", 2, "other")])
     (record,) = plan(cluster(2, (), known=known))
-    assert record == Record(
-        "m", "withdrawn", DesiredVersion(2, "other"), None, "it is another file now"
-    )
+    assert record == Record("m", "withdrawn", DesiredVersion(2, "other"), None, "its file changed")
 
 
 def test_a_model_whose_alias_was_removed_is_served_for_a_while() -> None:

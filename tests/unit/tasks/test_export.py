@@ -173,7 +173,7 @@ def test_a_machine_that_others_use_is_told(
     monkeypatch.setattr(module, "measure_other_load", lambda: used)
     with caplog.at_level(logging.WARNING, "millrace"):
         exported(tmp_path, monkeypatch, candidate("small", 2))
-    assert ["others are using this machine (31% of its cores)" in m for m in caplog.messages] == (
+    assert ["other programs use 31% of this machine's cores" in m for m in caplog.messages] == (
         [True] if told else []
     )
 

@@ -47,9 +47,9 @@ def test_the_released_version_is_live() -> None:
         ([LoadedModel("m", 3, "LOADING")], LIVE, "m is not live"),
         (loaded("m", 3, 4), LIVE, "version 4 is live, not 3"),
         (loaded("m", 2), LIVE, "version 2 is live, not 3"),
-        ([*loaded("m", 3), *loaded("m.arms", 3, 4)], LIVE, "a rollout is on"),
-        (loaded("m", 3), ReleaseState(), "no release tells"),
-        (loaded("m", 3), ReleaseState(Release("m", "live", 3, "other")), "no release tells"),
+        ([*loaded("m", 3), *loaded("m.arms", 3, 4)], LIVE, "a rollout is running"),
+        (loaded("m", 3), ReleaseState(), "no release event says"),
+        (loaded("m", 3), ReleaseState(Release("m", "live", 3, "other")), "no release event says"),
     ],
 )
 def test_what_is_another_version_or_in_doubt_is_not_compared(
@@ -100,7 +100,10 @@ def test_a_server_that_goes_away_ends_the_comparison(kind: type[MillraceError]) 
 
 
 def test_time_that_is_up_ends_the_comparison() -> None:
-    assert compare_examples(Model([GOOD]), sample(1), 0) == ([], "0 s were not enough")
+    assert compare_examples(Model([GOOD]), sample(1), 0) == (
+        [],
+        "the time limit of 0 s was reached",
+    )
 
 
 ENCODING = Encoding(

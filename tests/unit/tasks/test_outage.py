@@ -43,7 +43,7 @@ def test_what_was_trained_waits_for_mlflow(
     await_mlflow("http://mlflow")
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "MLflow cannot be reached: the trained model waits up to 10 minutes for it",
+        "MLflow cannot be reached: the trained model waits up to 10 minutes for MLflow",
         "MLflow answers again; the run goes on",
     ]
 
@@ -58,7 +58,7 @@ def test_an_error_after_training_names_the_weights(installation: Installation) -
     folder = trained(installation)
     with pytest.raises(SilentError, match="it is away") as told, weights_named(installation, RUN):
         raise SilentError("it is away", seen="nothing", hint="start it")
-    wanted = f"start it; a run trains anew, and the weights that this one trained are in {folder}"
+    wanted = f"start it; a new run trains again; the weights that this run trained are in {folder}"
     assert (told.value.seen, told.value.hint) == ("nothing", wanted)
 
 

@@ -158,7 +158,7 @@ def test_a_version_that_is_not_approved_scores_where_it_is_asked_for_and_says_so
     assert line.getMessage().startswith(f"{version.name} version 1, not approved: asked for by")
     ((_, how),) = ray.asked
     assert how.approved is report.approved is False
-    assert how.approval.startswith("asked for by its number, 1")
+    assert how.approval.startswith("requested by its number, 1")
     (run,) = runs_of(mlflow_places, version)
     assert run.data.tags["millrace.approved"] == "False"
 
@@ -174,7 +174,7 @@ def test_a_live_version_that_the_registry_has_no_longer_is_told(
 ) -> None:
     make_live(mlflow_places, version)
     client(mlflow_places.tracking_uri).delete_model_version(version.name, "1")
-    with pytest.raises(InputError, match="is live, and the registry has it no longer") as told:
+    with pytest.raises(InputError, match="is live, but is no longer in the registry") as told:
         score()
     assert f"--version` of {version.name}" in str(told.value.hint)
     assert not ray.asked
@@ -184,7 +184,7 @@ def test_a_live_version_that_is_another_file_in_the_registry_is_told(
     mlflow_places: Installation, ray: Scoring, version: Planted, score: Any
 ) -> None:
     make_live(mlflow_places, version, digest="0" * 64)
-    with pytest.raises(InputError, match="is live, and is another file in the registry"):
+    with pytest.raises(InputError, match="is live, but its file in the registry has changed"):
         score()
     assert not ray.asked
 
@@ -226,7 +226,10 @@ def test_what_was_committed_before_is_not_scored_again_and_told_late(
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"replaced": "version 2 with 90 rows"}, f"{DAY} held version 2 with 90 rows: these are"),
+        (
+            {"replaced": "version 2 with 90 rows"},
+            f"{DAY} contained version 2 with 90 rows, now replaced",
+        ),
         ({"dead": 5}, "rows without a prediction: 5; see "),
         ({"dead": 0, "replaced": "version 2", "unchanged": True}, None),
     ],

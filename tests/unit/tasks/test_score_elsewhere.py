@@ -135,7 +135,7 @@ def test_an_error_of_a_job_is_that_of_the_step(cluster: Cluster, score: Any) -> 
 
 def test_a_job_without_an_outcome_failed(cluster: Cluster, score: Any) -> None:
     cluster.outcome = None
-    with pytest.raises(WorkError, match="without an outcome"):
+    with pytest.raises(WorkError, match="without reporting an outcome"):
         score()
 
 

@@ -112,7 +112,7 @@ def test_a_sample_is_summed_up() -> None:
     assert (found.share, found.largest) == (0.5, 0.5)
     assert found.examples == ("2: 'a' here, 'b' live", "4: 'a' here, 'c' live")
     assert str(found) == (
-        "2 of 4 answers are those of the live model at host:1, largest difference 5.0e-01; "
+        "2 of 4 answers agree with the live model at host:1, largest difference 5.0e-01; "
         "1 not compared: 10 s were not enough"
     )
     assert found.metrics() == {
@@ -136,11 +136,11 @@ def test_too_much_that_differs_says_what_how_much_and_what_to_do() -> None:
     with pytest.raises(InputError) as caught:
         require_agreement(found, 0.49, "m", 3)
     told = str(caught.value)
-    assert "2 of 4 answers are not those of m version 3 where it is live" in told
+    assert "2 of 4 answers differ from those of the live m version 3" in told
     assert "nothing was committed" in told
     assert "a share of 50.00% at host:1; 2: 'a' here, 'b' live; 4:" in told
     assert "at most 49.00% of the sample, batch.max_disagreement" in told
-    assert "commits what is scored already" in told
+    assert "commits the rows already scored" in told
 
 
 def test_what_a_form_may_give_otherwise_is_no_fault() -> None:

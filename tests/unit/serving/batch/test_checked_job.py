@@ -83,7 +83,7 @@ def test_a_job_that_answers_otherwise_is_not_committed_and_a_higher_limit_takes_
     def other_from_100(a: float) -> float:
         return a if a < 100 else a + 1
 
-    with pytest.raises(InputError, match="answers are not those of m version 7 where it is live"):
+    with pytest.raises(InputError, match="answers differ from those of the live m version 7"):
         score(found, job, target, RunOptions(), check=check_with(job, other_from_100, 0.05))
     assert not deltalake.DeltaTable.is_deltatable(target.table)
     assert not deltalake.DeltaTable.is_deltatable(target.dead_letters)

@@ -18,7 +18,9 @@ def folder(tmp_path: Path) -> Folder:
 def test_a_job_that_is_running_is_not_run_again(folder: Folder) -> None:
     with (
         hold_lease(folder, "a"),
-        pytest.raises(TransientError, match="running already") as caught,
+        pytest.raises(
+            TransientError, match="another run of this batch job is in progress"
+        ) as caught,
         hold_lease(folder, "a"),
     ):
         pass
@@ -66,7 +68,7 @@ def test_on_a_store_without_locks_a_run_shows_that_it_lives(folder: Folder) -> N
     folder.make()
     with hold_with_heartbeat(folder, "a", lambda: 1000.0):
         with (
-            pytest.raises(TransientError, match="running already"),
+            pytest.raises(TransientError, match="another run of this batch job is in progress"),
             hold_with_heartbeat(folder, "a", lambda: 999.0 + EXPIRY_SECONDS),
         ):
             pass

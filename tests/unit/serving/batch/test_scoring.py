@@ -474,7 +474,7 @@ def test_all_rows_of_a_delta_table_are_read_whatever_its_folders_are_called(
 def test_a_delta_table_without_one_of_its_files_is_told(tmp_path: Path, run: Run) -> None:
     source = delta(tmp_path / "in", 1.0)
     next(source.glob("where=New*/*.parquet")).unlink()
-    with pytest.raises(InputError, match="a file of the Delta table .* is not there"):
+    with pytest.raises(InputError, match="a file of the Delta table .* is missing"):
         run(source, str(tmp_path / "table"))
 
 

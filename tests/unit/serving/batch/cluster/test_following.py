@@ -83,7 +83,7 @@ def test_a_cluster_that_stays_away_is_gone() -> None:
 
 def test_a_job_that_the_cluster_forgot_is_not_waited_for() -> None:
     cluster = Cluster([("RUNNING", ""), (None, "")])
-    with pytest.raises(TransientError, match="does not know it"):
+    with pytest.raises(TransientError, match="no longer knows the job"):
         followed(cluster)
     assert cluster.time < 5
 

@@ -102,7 +102,7 @@ def test_a_folder_that_others_can_write_is_not_used(
     shutil.rmtree(job.folder)
     assert with_local_files(job, model).folder.is_relative_to(tmp_path)
     (tmp_path / f"millrace-models-{os.getuid()}").chmod(0o777)
-    with pytest.raises(WorkError, match="not ours alone"):
+    with pytest.raises(WorkError, match="not private to this user"):
         with_local_files(job, model)
 
 

@@ -159,9 +159,9 @@ def test_a_column_of_messages_is_asked_as_the_template_has_it(job: PromptJob, ma
     good, dead = read(chats, prompt=pa.array([CHAT, TOOL, None, []]))
     assert good["prompt"].to_pylist() == ["<|user|>the mill\n<|assistant|>"]
     assert dead["reason"].to_pylist() == [
-        "the model's chat template does not take the messages: no tools",
+        "the model's chat template refuses the messages: no tools",
         "prompt is missing",
-        "it has no message",
+        "the chat has no message",
     ]
 
 

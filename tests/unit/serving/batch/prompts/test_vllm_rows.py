@@ -99,7 +99,7 @@ def test_a_row_that_vllm_refuses_is_dead_and_its_neighbour_answered() -> None:
     assert found.refused.to_pylist() == [
         {
             **{"_row": 4, "_key": "k", "row": '{"prompt": "the mill"}'},
-            "reason": "vLLM does not take the prompt: too long: by 3",
+            "reason": "vLLM refuses the prompt: too long: by 3",
         }
     ]
 
@@ -112,6 +112,6 @@ def test_a_block_may_hold_refused_rows_alone_or_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["EngineGenerateError", "RuntimeError", "QueueOverflowError"])
 def test_what_is_not_the_prompts_fault_ends_the_job(kind: str) -> None:
-    with pytest.raises(WorkError, match="vLLM failed at a prompt") as caught:
+    with pytest.raises(WorkError, match="vLLM failed while answering a prompt") as caught:
         split_answers(block(failed(f"{kind}: CUDA error")))
     assert caught.value.seen == f"{kind}: CUDA error"
