@@ -158,7 +158,8 @@ class LanguageEvidence:
         text = variants_table(certificate.candidates, certificate)
         if difference is not None:
             certificate = certificate.with_live(LiveStage(difference))
-            text += f"\n\n{difference:.1%} of the live Triton's answers differ from the certified ones."
+            text += f"\n\n{difference:.1%} of the live Triton's golden answers"
+            text += " differ from the certified ones."
         return text, certificate.to_json()
 
 

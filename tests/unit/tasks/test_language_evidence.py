@@ -124,7 +124,7 @@ def test_what_the_live_server_answers_otherwise_is_in_the_certificate(
     package: Package,
 ) -> None:
     text, certificate = evidence(package).describe(0.125)
-    assert "12.5% of the live Triton's answers differ from the certified ones." in text
+    assert "12.5% of the live Triton's golden answers differ from the certified ones." in text
     assert LanguageCertificate.from_json(certificate).live == LiveStage(0.125)
 
 
