@@ -16,7 +16,8 @@ from millrace.serving.batch.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("models", "serving")
-ENGINES = ("onnxruntime", "openvino-genai", "pyarrow", "ray")
+ENGINES = ("onnxruntime", "pyarrow", "ray")
+"""Packages that every installation has; the engine of an extra is a parameter of its jobs."""
 
 
 def fingerprint_of(job: Job, manifest: Mapping[str, Any]) -> str:

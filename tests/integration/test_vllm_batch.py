@@ -166,7 +166,7 @@ def test_which_vllm_is_there_is_asked_on_a_machine_with_a_gpu(python: Path) -> N
 
 
 def test_a_python_that_is_not_there_is_told(tmp_path: Path, python: Path) -> None:
-    with pytest.raises(InputError, match="cannot answer prompts") as caught:
+    with pytest.raises(InputError, match="cannot be used for the batch job") as caught:
         vllm_version(tmp_path / "python")
     assert "MILLRACE_VLLM_PYTHON" in str(caught.value)
 

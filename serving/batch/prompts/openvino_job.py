@@ -6,6 +6,7 @@ An engine works on many prompts at once, because nobody waits for a single answe
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,10 @@ class PromptJob(Prompts):
     max_num_batched_tokens: int | None = None
     cache_size_gib: int = 1
     batch_size: int = 256
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the other settings that change the answers."""
+        return {**super().parameters(), "openvino_genai": version("openvino-genai")}
 
     def blocks(self, load: Load) -> Blocks:
         """Return the block sizes for prompts, which tasks read and actors answer."""

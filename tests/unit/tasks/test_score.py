@@ -155,7 +155,7 @@ def test_a_version_that_is_not_approved_scores_where_it_is_asked_for_and_says_so
         report = score(1)
     (line,) = [each for each in caplog.records if "not approved" in each.getMessage()]
     assert line.levelno == logging.WARNING
-    assert line.getMessage().startswith(f"{version.name} version 1, not approved: asked for by")
+    assert line.getMessage().startswith(f"{version.name} version 1, not approved: requested by")
     ((_, how),) = ray.asked
     assert how.approved is report.approved is False
     assert how.approval.startswith("requested by its number, 1")
@@ -176,7 +176,7 @@ def test_a_live_version_that_the_registry_has_no_longer_is_told(
     client(mlflow_places.tracking_uri).delete_model_version(version.name, "1")
     with pytest.raises(InputError, match="is live, but is no longer in the registry") as told:
         score()
-    assert f"--version` of {version.name}" in str(told.value.hint)
+    assert f"name one of {version.name} with `--version`" in str(told.value.hint)
     assert not ray.asked
 
 
@@ -228,7 +228,7 @@ def test_what_was_committed_before_is_not_scored_again_and_told_late(
     [
         (
             {"replaced": "version 2 with 90 rows"},
-            f"{DAY} contained version 2 with 90 rows, now replaced",
+            f"partition {DAY} contained version 2 with 90 rows, now replaced",
         ),
         ({"dead": 5}, "rows without a prediction: 5; see "),
         ({"dead": 0, "replaced": "version 2", "unchanged": True}, None),

@@ -1,12 +1,15 @@
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from millrace.models.data.schema import Column
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch import fingerprint as module
 from millrace.serving.batch.fingerprint import fingerprint_of
+from millrace.serving.batch.prompts import openvino_job
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
@@ -53,6 +56,17 @@ def test_another_input_is_another_job() -> None:
 @pytest.mark.parametrize("other", [replace(ROWS, threads=4), replace(ROWS, onnx=Path("moved"))])
 def test_what_changes_no_answer_is_the_same_job(other: RowJob) -> None:
     assert fingerprint_of(other, MANIFEST) == fingerprint_of(ROWS, MANIFEST)
+
+
+def test_a_graph_is_scored_without_the_extras() -> None:
+    wanted = (Requirement(each) for each in requires("millrace") or ())
+    assert {*module.ENGINES} <= {each.name for each in wanted if each.marker is None}
+
+
+def test_another_engine_of_prompts_is_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint_of(PROMPTS, MANIFEST)
+    monkeypatch.setattr(openvino_job, "version", lambda name: f"{name} 1")
+    assert fingerprint_of(PROMPTS, MANIFEST) != before
 
 
 def test_other_code_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_files_that_come_with_other_bytes_are_refused(job: Job, tmp_path: Path) 
     name = next(iter(model.chunks))
     wrong = model_files.ModelFiles(model.digest, {**model.chunks, name: [ray.put(b"other")]})
     shutil.rmtree(job.folder)
-    with pytest.raises(WorkError, match="other bytes"):
+    with pytest.raises(WorkError, match="differ from those that the driver sent"):
         with_local_files(job, wrong, tmp_path)
 
 

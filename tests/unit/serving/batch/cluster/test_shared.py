@@ -40,7 +40,7 @@ def test_a_cluster_elsewhere_sees_servers_stores_and_what_all_nodes_mount() -> N
 def test_what_a_cluster_elsewhere_cannot_see_is_told_before_a_job_is_submitted(
     registry: str, tables: str, source: str | None, setting: str
 ) -> None:
-    with pytest.raises(InputError, match="cannot see") as told:
+    with pytest.raises(InputError, match="a cluster on other machines cannot reach") as told:
         require_shared(installation(ELSEWHERE, registry, tables), source)
     assert setting in str(told.value.hint)
 

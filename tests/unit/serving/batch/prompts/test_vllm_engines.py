@@ -79,7 +79,7 @@ def test_an_environment_that_fits_tells_its_vllm() -> None:
     ],
 )
 def test_an_environment_that_does_not_fit_is_told(told: dict[str, str], seen: str) -> None:
-    with pytest.raises(InputError, match="cannot answer prompts") as caught:
+    with pytest.raises(InputError, match="cannot be used for the batch job") as caught:
         require_versions(told, Path("/p"))
     assert seen in str(caught.value)
     assert f"ray[data]=={ray.__version__}" in str(caught.value)
