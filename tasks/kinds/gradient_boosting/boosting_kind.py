@@ -6,6 +6,7 @@ from pathlib import Path
 from millrace.models.config import Spec
 from millrace.models.config.model_kind import is_set, require_extras
 from millrace.models.config.training_spec import ModelSpec
+from millrace.tasks.kinds.gradient_boosting.boosting_params import check_params
 from millrace.tasks.kinds.graph.graph_kind import GraphKind
 
 HERE = "millrace.tasks.kinds.gradient_boosting"
@@ -50,8 +51,9 @@ class BoostingKind(GraphKind):
         return family in self.families
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
-        """Refuse a model whose packages are not installed."""
+        """Refuse a model whose packages are not installed, or whose params are not valid."""
         require_extras(spec.family, "boosting")
+        check_params(spec.params)
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield a message for each key that only neural networks have."""

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -11,6 +12,8 @@ from millrace.models.inference.model_input import FEATURES
 OPSET = 15
 """The newest opset that onnxmltools 1.16 supports."""
 ROWS = "rows"
+NESTED_CALLS = 100_000
+"""Recursion limit of the conversion: onnxmltools calls itself once for each node on a path."""
 
 
 def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
@@ -28,7 +31,13 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
     import xgboost
     from onnxmltools.convert import convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
+    from onnxmltools.convert.xgboost.operator_converters.XGBoost import XGBConverter
 
+    # A split by a set of categories becomes a chain of nodes that share one branch. onnxmltools
+    # 1.16 numbers the shared branch again for every node of the chain, so its time is multiplied
+    # by the chain's length with each level of a tree.
+    XGBConverter._remap_nodeid = staticmethod(number_nodes)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), NESTED_CALLS))
     trees = xgboost.Booster(model_file=booster)
     kinds = [(FEATURES, FloatTensorType([None, width]))]
     try:
@@ -40,6 +49,18 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
             hint="raise model.params.max_cat_to_onehot above the number of categories",
         ) from error
     onnx.save_model(_with_one_output(model, output), target)
+
+
+def number_nodes(root: dict[str, Any]) -> dict[int, int]:
+    """Return the position of each node of a tree, by its id; parents first, shared nodes once."""
+    positions: dict[int, int] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node["nodeid"] not in positions:
+            positions[node["nodeid"]] = len(positions)
+            waiting += reversed(node.get("children", ()))
+    return positions
 
 
 def _with_one_output(model: onnx.ModelProto, output: str) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from millrace.models.common.errors import InputError, nearest
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
@@ -12,6 +12,7 @@ from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, text_column
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
+from millrace.tasks.kinds.gradient_boosting.boosting_params import check_params
 from millrace.tasks.kinds.graph.graph_references import reference_of
 from millrace.tasks.kinds.graph.graph_train import GraphTraining, fit_rows, require_rows
 from millrace.tasks.kinds.steps import Prepared
@@ -19,29 +20,6 @@ from millrace.tasks.progress import log
 
 MOST_CATEGORIES = 256
 """Maximum values of a category to split into two sets; the ONNX converter makes a chain of them."""
-PARAMS: Mapping[str, type] = {
-    "n_estimators": int,
-    "early_stopping_rounds": int,
-    "learning_rate": float,
-    "max_depth": int,
-    "max_leaves": int,
-    "max_bin": int,
-    "grow_policy": str,
-    "gamma": float,
-    "min_child_weight": float,
-    "max_delta_step": float,
-    "subsample": float,
-    "colsample_bytree": float,
-    "colsample_bylevel": float,
-    "colsample_bynode": float,
-    "reg_alpha": float,
-    "reg_lambda": float,
-    "scale_pos_weight": float,
-    "num_parallel_tree": int,
-    "max_cat_to_onehot": int,
-    "max_cat_threshold": int,
-}
-"""The parameters that `model.params` may set, and their types."""
 
 
 def prepare_trees(
@@ -98,26 +76,11 @@ def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
             against the others, which the ONNX converter can write.
 
     Raises:
-        InputError: a parameter is unknown, or has the wrong type.
+        InputError: a parameter is unknown, or its value is not valid.
     """
     from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
 
-    for name, value in given.items():
-        if name not in PARAMS:
-            raise InputError(
-                f"model.params.{name} is not a parameter of the family gradient_boosting",
-                seen=name,
-                valid=", ".join(PARAMS),
-                hint=nearest(name, list(PARAMS)),
-            )
-        wanted = PARAMS[name]
-        fits = isinstance(value, (int, float) if wanted is float else wanted)
-        if not fits or isinstance(value, bool):
-            raise InputError(
-                f"model.params.{name} has the wrong type",
-                seen=repr(value),
-                valid={int: "an integer", float: "a number", str: "a string"}[wanted],
-            )
+    check_params(given)
     own = {each.name for each in fields(BoostingParams)}
     others = {name: value for name, value in given.items() if name not in own}
     params = BoostingParams(**{n: v for n, v in given.items() if n in own}, others=others)

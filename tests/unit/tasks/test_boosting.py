@@ -15,13 +15,14 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.onnx_session import OnnxSession
+from millrace.tasks.kinds.gradient_boosting import boosting_onnx
 from millrace.tasks.kinds.gradient_boosting.boosting_job import (
     BoostingParams,
     answers_of_trees,
     matrix_of,
     parameters_of,
 )
-from millrace.tasks.kinds.gradient_boosting.boosting_onnx import convert_trees
+from millrace.tasks.kinds.gradient_boosting.boosting_onnx import convert_trees, number_nodes
 from millrace.tasks.kinds.gradient_boosting.boosting_report import (
     importance_of,
     importance_picture,
@@ -90,13 +91,38 @@ def test_the_graph_answers_as_xgboost_does(
     assert np.ptp(wanted) > 0.5
 
 
-def test_trees_that_cannot_be_converted_are_told(tmp_path: Path) -> None:
-    """A split of 5,000 categories into two sets is a chain that the converter cannot follow."""
-    encoding = encoding_of(5000, ())
-    features, answer = rows_of(5000)
-    params = {**parameters_of(BoostingParams(), encoding), "nthread": 1}
-    booster = xgboost.train(params, matrix_of(encoding, features, target_of(answer, ())), 2)
-    booster.save_model(tmp_path / "booster.ubj")
+def trees_with_sets(path: Path, rounds: int) -> tuple[xgboost.Booster, Encoding, np.ndarray]:
+    encoding = encoding_of(MOST_CATEGORIES, ())
+    features, answer = rows_of(MOST_CATEGORIES)
+    params = {**parameters_of(params_of({}, encoding), encoding), "nthread": 1}
+    booster = xgboost.train(params, matrix_of(encoding, features, target_of(answer, ())), rounds)
+    booster.save_model(path)
+    return booster, encoding, features
+
+
+def test_sets_of_many_categories_are_converted(tmp_path: Path) -> None:
+    booster, encoding, features = trees_with_sets(tmp_path / "booster.ubj", 20)
+    convert_trees(tmp_path / "booster.ubj", tmp_path / "model.onnx", 4, "prediction")
+    wanted = answers_of_trees(booster, encoding, features)
+    found = OnnxSession(tmp_path / "model.onnx").answer(features)
+    assert np.abs(found - wanted).max() <= 1e-5 * np.ptp(wanted)
+
+
+def test_a_branch_that_many_nodes_share_is_numbered_once() -> None:
+    node = {"nodeid": 0}
+    for level in range(1, 200):
+        node = {"nodeid": level, "children": [node, node]}
+    assert number_nodes(node) == {level: 199 - level for level in range(200)}
+    left, right = {"nodeid": 7}, {"nodeid": 4, "children": [{"nodeid": 5}, {"nodeid": 6}]}
+    tree = {"nodeid": 9, "children": [left, right]}
+    assert number_nodes(tree) == {9: 0, 7: 1, 4: 2, 5: 3, 6: 4}
+
+
+def test_trees_that_cannot_be_converted_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees_with_sets(tmp_path / "booster.ubj", 1)
+    monkeypatch.setattr(boosting_onnx, "number_nodes", lambda root: {})
     with pytest.raises(Exception, match="onnxmltools cannot convert the trees") as caught:
         convert_trees(tmp_path / "booster.ubj", tmp_path / "model.onnx", 4, "prediction")
     assert "max_cat_to_onehot" in str(caught.value)
@@ -125,6 +151,12 @@ def test_many_categories_are_split_one_against_the_others(
         ({"n_estimators": "many"}, "an integer"),
         ({"n_estimators": 2.5}, "an integer"),
         ({"subsample": True}, "a number"),
+        ({"subsample": 0}, "above 0 and at most 1"),
+        ({"n_estimators": 0}, "an integer, 1 or more"),
+        ({"max_depth": -1}, "an integer, 0 or more"),
+        ({"learning_rate": float("nan")}, "above 0 and at most 1"),
+        ({"reg_lambda": float("inf")}, "a number, 0 or more"),
+        ({"grow_policy": "foo"}, "depthwise or lossguide"),
     ],
 )
 def test_a_parameter_that_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
