@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from millrace.flows import run_state
 from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.home_version import check_version
 from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
 from millrace.models.common.private_files import read_or_create_secret
 
@@ -228,7 +229,20 @@ class Settings(BaseSettings):
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
     def installation(self) -> Installation:
-        """Return the folders and the present addresses of this installation."""
+        """Return the folders and the present addresses of this installation.
+
+        Raises:
+            InputError: this code cannot read the layout of the home folder.
+            WorkError: the version of the home folder cannot be read.
+        """
+        try:
+            check_version(self.home)
+        except OSError as error:
+            raise WorkError(
+                f"the version of the Millrace home folder {self.home} cannot be read",
+                seen=error.strerror or error,
+                hint="fix its permissions, or set MILLRACE_HOME to another folder",
+            ) from error
         return Installation(
             home=self.home,
             tracking_uri=self.mlflow_uri(),

@@ -2,9 +2,10 @@
 
 The file is a gzipped tar with `home.json` first. It holds what a home cannot recreate: MLflow's and
 Prefect's databases, artifacts, tables, the model repository, keys and logins. `up` and jobs may run
-during a backup: SQLite's own backup copies a database, and the log of a Delta table is copied
-before its data files, so that a restored table has the state of one of its commits. Data on a
-shared service (`MLFLOW_TRACKING_URI`, `MILLRACE_TABLES`) is neither in the home nor in the file.
+during a backup. SQLite's own backup copies the databases, before the other files are listed, so
+that the files that a database names are in the backup. The log of a Delta table is copied before
+its data files, so that a restored table has the state of one of its commits. Data on a shared
+service (`MLFLOW_TRACKING_URI`, `MILLRACE_TABLES`) is neither in the home nor in the file.
 
 A home is restored at its original path only, because MLflow's database and the signatures of
 versions contain that path.
@@ -18,6 +19,7 @@ import sqlite3
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -38,6 +40,8 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 JOURNAL_SUFFIXES = ("-wal", "-shm", "-journal")
 """Suffixes of SQLite's journals; the copy of the database includes the journals' content."""
 MANIFEST_BYTES = 64 * 1024
+MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)
+"""Errors from reading a file that is no JSON of the expected shape."""
 CHUNK_BYTES = 1024 * 1024
 
 
@@ -74,22 +78,28 @@ def back_up(home: Path, file: Path) -> Backup:
             f"there is no Millrace home folder {home}",
             hint="set MILLRACE_HOME to an existing home folder",
         )
+    home = home.resolve()
     require_version(home)
     if file.exists():
         raise InputError(f"{file} exists already", hint="name a new file, or remove this one")
-    if file.resolve().is_relative_to(home.resolve()):
+    if file.resolve().is_relative_to(home):
         raise InputError(
             f"the backup {file} would be inside the home {home}", valid="a file outside that home"
         )
-    members = list_files(home)
-    size = sum(path.stat().st_size for path in members)
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    backup = Backup(file, home.resolve(), NEWEST, made, len(members), size)
     staged = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-            _write(archive, backup, members)
+        with tempfile.TemporaryDirectory() as folder:
+            contents = _copy_databases(home, Path(folder))
+            contents = {path: contents.get(path, path) for path in list_files(home)}
+            size = sum(path.stat().st_size for path in contents.values() if path.exists())
+            made = datetime.now(UTC).isoformat(timespec="seconds")
+            backup = Backup(file, home, NEWEST, made, len(contents), size)
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with (
+                os.fdopen(descriptor, "wb") as out,
+                tarfile.open(fileobj=out, mode="w:gz", dereference=True) as archive,
+            ):
+                _write(archive, backup, contents)
         staged.rename(file)
     except OSError as error:
         raise WorkError(
@@ -103,18 +113,23 @@ def back_up(home: Path, file: Path) -> Backup:
 
 
 def list_files(home: Path) -> list[Path]:
-    """Return the files of a home to back up, logs of Delta tables before their data files."""
-    files = []
-    for folder, folders, names in os.walk(home):
-        inside = Path(folder).relative_to(home)
-        if not inside.parts:
-            folders[:] = [name for name in folders if name not in EXCLUDED]
-        for name in names:
-            path = Path(folder, name)
-            is_kept = inside.parts[:1] != ("run",) or name in RUN_FILES
-            if is_kept and path.is_file() and not path.is_symlink() and not _is_journal(path):
-                files.append(path)
-    return sorted(files, key=lambda path: ("_delta_log" not in path.parts, path))
+    """Return the files of a home to back up, logs of Delta tables before their data files.
+
+    A part of the home may be a link to another disk. Links inside the parts are left out, because
+    whoever may write artifacts could name any file of this user by one.
+    """
+    parts = [part for part in home.iterdir() if part.name not in EXCLUDED]
+    files = [part for part in parts if part.is_file()]
+    for part in parts:
+        for folder, _, names in os.walk(part):
+            paths = (Path(folder, name) for name in names)
+            files += [path for path in paths if path.is_file() and not path.is_symlink()]
+    run = home / "run"
+    kept = [path for path in files if path.parent != run or path.name in RUN_FILES]
+    return sorted(
+        (path for path in kept if not _is_journal(path)),
+        key=lambda path: ("_delta_log" not in path.parts, path),
+    )
 
 
 def restore_home(home: Path, file: Path) -> Backup:
@@ -125,6 +140,7 @@ def restore_home(home: Path, file: Path) -> Backup:
             that this code does not read; or the home exists already.
         WorkError: the home cannot be written.
     """
+    home = home.resolve()
     try:
         with gzip.open(file) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             backup = _read_manifest(archive, file)
@@ -141,7 +157,7 @@ def restore_home(home: Path, file: Path) -> Backup:
                 staged.rename(home)
             finally:
                 rmtree(staged, ignore_errors=True)
-    except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
+    except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, *MALFORMED) as error:
         raise InputError(
             f"{file} is not a complete backup of a Millrace home folder",
             seen=error,
@@ -156,27 +172,32 @@ def restore_home(home: Path, file: Path) -> Backup:
     return backup
 
 
-def _write(archive: tarfile.TarFile, backup: Backup, members: list[Path]) -> None:
+def _copy_databases(home: Path, folder: Path) -> dict[Path, Path]:
+    """Copy the SQLite databases of a home that other processes may write; return their copies."""
+    copies: dict[Path, Path] = {}
+    for path in list_files(home):
+        with suppress(FileNotFoundError):  # the file was removed meanwhile
+            if _is_database(path):
+                copies[path] = folder / str(len(copies))
+                _copy_database(path, copies[path])
+    return copies
+
+
+def _write(archive: tarfile.TarFile, backup: Backup, contents: Mapping[Path, Path]) -> None:
+    """Write the files of a home, each with its contents: its own, or those of a database's copy."""
     manifest = json.dumps({**asdict(backup), "file": "", "home": str(backup.home)}).encode()
     info = tarfile.TarInfo(MANIFEST)
     info.size, info.mode = len(manifest), 0o600
     archive.addfile(info, io.BytesIO(manifest))
-    with bar("backup", len(members), "files") as progress, tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "database")
-        for number, path in enumerate(members, 1):
-            name = str(path.relative_to(backup.home))
+    with bar("backup", len(contents), "files") as progress:
+        for number, (path, copy) in enumerate(contents.items(), 1):
             with suppress(FileNotFoundError):  # the file was removed meanwhile
-                if _is_database(path):
-                    _copy_database(path, copy)
-                    archive.add(copy, name)
-                    copy.unlink()
-                else:
-                    archive.add(path, name, recursive=False)
+                archive.add(copy, str(path.relative_to(backup.home)), recursive=False)
             progress.update(number)
 
 
 def _copy_database(path: Path, copy: Path) -> None:
-    """Copy a SQLite database that other processes may write; only this user may read the copy."""
+    """Copy a database that other processes may write; only this user may read the copy."""
     with (
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as source,
         closing(sqlite3.connect(copy)) as target,
@@ -191,8 +212,9 @@ def _is_database(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    return path.name.endswith(JOURNAL_SUFFIXES) and any(
-        path.with_name(path.name.removesuffix(suffix)).exists() for suffix in JOURNAL_SUFFIXES
+    return any(
+        path.name.endswith(suffix) and path.with_name(path.name.removesuffix(suffix)).exists()
+        for suffix in JOURNAL_SUFFIXES
     )
 
 
@@ -204,10 +226,17 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
     values: Any = json.loads(stream.read() if stream else b"")
     if not isinstance(values, dict) or not {"home", "layout", "made"} <= set(values):
         raise ValueError(f"its {MANIFEST} lacks home, layout or made")
+    if (layout := int(values["layout"])) > NEWEST:
+        raise InputError(
+            f"{file} was made by a newer Millrace, whose layout this version cannot read",
+            seen=layout,
+            valid=f"at most {NEWEST}",
+            hint="restore it with that Millrace",
+        )
     return Backup(
         file,
         Path(str(values["home"])),
-        int(values["layout"]),
+        layout,
         str(values["made"]),
         int(values.get("files", 0)),
         int(values.get("size_bytes", 0)),
@@ -215,10 +244,10 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
 
 
 def _require_free_path(backup: Backup, home: Path) -> None:
-    if backup.home != home.resolve():
+    if backup.home != home:
         raise InputError(
             f"{backup.file} is a backup of another Millrace home folder",
-            seen=home.resolve(),
+            seen=home,
             valid=backup.home,
             hint=f"set MILLRACE_HOME={backup.home}, because the databases and signatures in the "
             "backup contain that path",

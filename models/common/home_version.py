@@ -4,6 +4,7 @@ A commit that changes how something is stored raises the version, and adds the c
 previous layout. A home folder without a version file has the first layout.
 """
 
+import re
 from pathlib import Path
 
 from millrace.models.common.errors import InputError
@@ -22,14 +23,25 @@ def require_version(home: Path) -> None:
             number.
         OSError: the version file cannot be read or written.
     """
+    if not check_version(home):
+        replace_private(home / FILE, f"{NEWEST}\n")
+
+
+def check_version(home: Path) -> bool:
+    """Check the layout of a home folder; return whether it has a version.
+
+    Raises:
+        InputError: the layout is older or newer than this code reads, or the version file has no
+            number.
+        OSError: the version file cannot be read.
+    """
     file = home / FILE
     try:
-        text = file.read_text()
-    except FileNotFoundError:
-        replace_private(file, f"{NEWEST}\n")
-        return
+        text = file.read_text(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     valid = f"{OLDEST} to {NEWEST}" if OLDEST < NEWEST else str(NEWEST)
-    if not (stripped := text.strip()).isascii() or not stripped.isdigit():
+    if not re.fullmatch(r"[0-9]{1,9}", stripped := text.strip()):
         raise InputError(
             f"{file} does not contain the layout version of the Millrace home folder "
             "(MILLRACE_HOME)",
@@ -38,7 +50,7 @@ def require_version(home: Path) -> None:
             hint="restore the folder from a backup, or set MILLRACE_HOME to another folder",
         )
     if OLDEST <= (version := int(stripped)) <= NEWEST:
-        return
+        return True
     made_by = "a newer" if version > NEWEST else "an older"
     raise InputError(
         f"the Millrace home folder {home} was made by {made_by} Millrace, whose layout this "

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.home_version import require_version
+from millrace.models.common.home_version import check_version, require_version
 
 EMBEDDED = "local"
 """Value of `ray_address` for the embedded Ray, which starts and stops with each command."""
@@ -127,6 +127,7 @@ class Installation:
             WorkError: the home folder cannot be created or written.
         """
         try:
+            check_version(self.home)
             self.home.mkdir(parents=True, exist_ok=True)
             self.home.chmod(0o700)
             require_version(self.home)

@@ -11,6 +11,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from millrace.flows.cli import backup
 from millrace.flows.cli.backup import MANIFEST, back_up, list_files, restore_home
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.home_version import FILE, NEWEST
@@ -77,6 +78,40 @@ def test_a_backup_is_private_and_holds_logs_of_tables_before_their_data(
     assert any(logs)
 
 
+def test_files_that_a_database_names_are_in_the_backup(
+    home: Path, database: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is registered during a backup, as late as its database can have it."""
+    copy = backup._copy_database
+
+    def copy_after_a_registration(path: Path, target: Path) -> None:
+        (home / "artifacts" / "model.onnx").write_text("a model")
+        copy(path, target)
+
+    monkeypatch.setattr(backup, "_copy_database", copy_after_a_registration)
+    made = back_up(home, tmp_path / "b.tar.gz")
+    with tarfile.open(made.file) as archive:
+        assert "artifacts/model.onnx" in archive.getnames()
+
+
+def test_parts_on_another_disk_and_a_home_behind_a_link_are_backed_up(
+    home: Path, tmp_path: Path
+) -> None:
+    (home / "artifacts").rename(tmp_path / "disk")
+    (home / "artifacts").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "model.onnx").write_text("a model")
+    (home / "tables" / "hard").hardlink_to(tmp_path / "disk" / "model.onnx")
+    (home / "tables" / "link").symlink_to("/etc/hostname")
+    (tmp_path / "named").symlink_to(home)
+    made = back_up(tmp_path / "named", tmp_path / "b.tar.gz")
+    shutil.rmtree(home)
+    restore_home(tmp_path / "named", made.file)
+    assert (home / "artifacts" / "model.onnx").read_text() == "a model"
+    assert (home / "tables" / "hard").read_text() == "a model"
+    assert not (home / "tables" / "link").exists()
+    assert made.files == len(names_in(home))
+
+
 def test_what_is_there_is_not_overwritten(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "b.tar.gz"
     back_up(home, file)
@@ -132,11 +167,11 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         restore_home(tmp_path / "home", tmp_path / "b.tar.gz")
 
 
-def archive_of(file: Path, home: Path, **files: str) -> Path:
+def archive_of(file: Path, home: Path, manifest: str = "", **files: str) -> Path:
     """Write a backup by hand; its layout is what `home.version` says."""
-    manifest = {"home": str(home), "layout": NEWEST, "made": "now"}
+    usual = json.dumps({"home": str(home), "layout": NEWEST, "made": "now"})
     with tarfile.open(file, "w:gz") as archive:
-        for name, text in {MANIFEST: json.dumps(manifest), **files}.items():
+        for name, text in {MANIFEST: manifest or usual, **files}.items():
             info = tarfile.TarInfo(name)
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text.encode()))
@@ -150,6 +185,24 @@ def test_a_backup_writes_nothing_outside_its_home(tmp_path: Path, name: str) -> 
         restore_home(tmp_path / "deep" / "home", file)
     assert not list(tmp_path.rglob("outside"))
     assert not (tmp_path / "deep" / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ('{"home": "/h", "made": "", "layout": null}', "is not a complete backup"),
+        ('{"home": "/h", "made": "", "layout": 1, "files": null}', "is not a complete backup"),
+        ('{"home": "/h", "made": "", "layout": 1e400}', "is not a complete backup"),
+        ("[" * 30_000, "is not a complete backup"),
+        ('{"home": "/h", "made": "", "layout": 99}', "was made by a newer Millrace"),
+    ],
+    ids=["no layout", "no files", "infinite", "deep", "newer"],
+)
+def test_what_a_manifest_may_not_say_is_refused(tmp_path: Path, manifest: str, said: str) -> None:
+    file = archive_of(tmp_path / "b.tar.gz", tmp_path / "home", manifest)
+    with pytest.raises(InputError, match=said):
+        restore_home(tmp_path / "home", file)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_a_backup_of_a_newer_layout_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.flows import settings
 from millrace.models.common.errors import InputError
 from millrace.models.common.home_version import FILE, NEWEST
 from millrace.models.common.installation import Installation
@@ -42,3 +43,20 @@ def test_a_home_of_another_layout_is_refused_and_left_as_it_is(
     assert "MILLRACE_HOME" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
     assert (tmp_path / FILE).read_text() == text
+
+
+def test_a_command_that_only_reads_refuses_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / FILE).write_text("99")
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="was made by a newer Millrace"):
+        settings.load().installation()
+
+
+def test_a_home_that_is_not_there_is_not_made_by_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    settings.load().installation()
+    assert not (tmp_path / "home").exists()
