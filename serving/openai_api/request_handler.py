@@ -35,7 +35,7 @@ from millrace.serving.openai_api.reply import (
     merge_streams,
 )
 from millrace.serving.openai_api.request_body import TextRequest, read_chat, read_completion
-from millrace.serving.triton.streams.stream_client import ANSWER_SECONDS, AsyncLanguageClient
+from millrace.serving.triton.streams.stream_client import ANSWER_SECONDS, AsyncStreamClient
 from millrace.serving.triton.streams.stream_request import Piece
 
 log = logging.getLogger("millrace.openai_api")
@@ -79,7 +79,7 @@ class RequestHandler:
         self, settings: ServerSettings, catalog: ModelCatalog, rate_limiter: RateLimiter
     ) -> None:
         self._settings, self._catalog, self._rate_limiter = settings, catalog, rate_limiter
-        self._client = AsyncLanguageClient(settings.triton)
+        self._client = AsyncStreamClient(settings.triton)
         self._key_file = KeyFile(settings.keys, time.monotonic)
         self._keys: tuple[ApiKey, ...] = ()
 

@@ -30,7 +30,7 @@ from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.model_config import loaded_anew, specific, to_text
-from millrace.serving.triton.streams.stream_client import AsyncLanguageClient, StreamClient
+from millrace.serving.triton.streams.stream_client import AsyncStreamClient, StreamClient
 from millrace.serving.triton.streams.stream_request import Piece, Sampling
 from tests.integration.backends import kill_backends
 from tests.integration.ports import free_endpoint
@@ -563,7 +563,7 @@ def _kill_and_come_back(served: Served, greedy_answer: str) -> None:
 
 def test_there_is_a_client_for_asyncio(served, expected) -> None:
     async def both() -> tuple[list[str], int]:
-        async with AsyncLanguageClient(served.endpoint, 3) as client:
+        async with AsyncStreamClient(served.endpoint, 3) as client:
             long = client.generate("lm", PROMPT, LONG)
             await anext(long)
             calls = [client.complete("lm", prompt, GREEDY) for prompt in PROMPTS[:8]]

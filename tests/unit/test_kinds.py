@@ -15,6 +15,8 @@ from millrace.tasks.kinds.steps import KindSteps
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flows", "tasks", "models", "export", "serving")
 REGISTRY = "models/config/model_kind.py"
+COMMANDS = "flows/cli/main.py"
+"""It lists every command, those of a kind too."""
 SCHEMA = (
     "models/config/batch_spec.py",
     "models/config/export_spec.py",
@@ -79,25 +81,34 @@ def known_of_kinds(source: str) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(source)):
         for name in names_in(node):
-            if pattern.search(name) or re.match(rf"({'|'.join(classes)})([A-Z]|$)", name):
+            if pattern.search(name) or re.search(rf"({'|'.join(classes)})([A-Z_]|$)", name):
                 found.append(name)
         if isinstance(node, ast.Constant) and node.value in values:
             found.append(repr(node.value))
-        if isinstance(node, ast.ImportFrom) and node.module:
-            file = node.module.removeprefix("millrace.").replace(".", "/")
+        for module in modules_in(node):
+            file = module.removeprefix("millrace.").replace(".", "/")
             if is_in(file, ALL_FOLDERS) or is_in(f"{file}.py", ALL_FOLDERS):
-                found.append(f"from {node.module}")
+                found.append(f"from {module}")
     return found
+
+
+def modules_in(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.ImportFrom(module=str(module), names=aliases):
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in aliases)
+        case ast.Import(names=aliases):
+            yield from (alias.name for alias in aliases)
 
 
 def names_in(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
             yield name
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
-        case ast.ImportFrom(names=aliases):
-            yield from (alias.name for alias in aliases)
+        case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
+            yield from (name for alias in aliases for name in (alias.name, alias.asname) if name)
         case ast.keyword(arg=str(name)):
             yield name
 
@@ -112,6 +123,11 @@ def names_in(node: ast.AST) -> Iterator[str]:
         "from millrace.models.language.recipe import Recipe",
         "def register_language(version): pass",
         "call(graph=1)",
+        "class AsyncLanguageClient: pass",
+        "async def serve_language(): pass",
+        "import millrace.models.language.recipe",
+        "from millrace.models import language",
+        "import numpy as graph",
     ],
 )
 def test_what_knows_a_kind_is_found(source: str) -> None:
@@ -130,5 +146,7 @@ def test_no_file_outside_the_folders_of_kinds_knows_one(name: str) -> None:
     found = known_of_kinds((ROOT / name).read_text())
     if name == REGISTRY:
         assert set(found) == {repr(kind) for kind in KINDS}
+    elif name == COMMANDS:
+        assert set(found) == {"from millrace.flows.cli.api_keys"}
     else:
         assert found == []

@@ -1,4 +1,4 @@
-"""A streaming client of a language model behind Triton, for threads and for asyncio.
+"""A streaming client of a model that streams text behind Triton, for threads and for asyncio.
 
 `tritonclient` has one stream for each client. Here every request has its own stream on a shared
 connection. So a request can have its own deadline, and ending its stream cancels the request.
@@ -36,7 +36,7 @@ OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_leng
 DEFAULTS = Sampling()
 EOF = grpc.aio.EOF
 
-__all__ = ["AsyncLanguageClient", "StreamClient", "Messages", "Piece", "Sampling"]
+__all__ = ["AsyncStreamClient", "StreamClient", "Messages", "Piece", "Sampling"]
 
 
 class StreamClient:
@@ -157,7 +157,7 @@ class StreamClient:
             return next(call, None)
 
 
-class AsyncLanguageClient:
+class AsyncStreamClient:
     """`StreamClient` for asyncio; created and used in one event loop.
 
     Args:
@@ -170,7 +170,7 @@ class AsyncLanguageClient:
         self._channel = grpc.aio.insecure_channel(endpoint.grpc, options=OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def __aenter__(self) -> "AsyncLanguageClient":
+    async def __aenter__(self) -> "AsyncStreamClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Requests to a language model over Triton's gRPC, and the responses and errors.
+"""Requests to a model that streams text over Triton's gRPC, and the responses and errors.
 
 gRPC has no error codes inside a stream, so the error texts of Millrace's backend begin with a word
 for the kind of error. All other error texts are Triton's own.

@@ -53,7 +53,10 @@ SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
 
 
 def prompt_job(
-    pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
+    pipeline: Pipeline,
+    package: Package,
+    installation: Installation,
+    dataset_columns: tuple[Column, ...],
 ) -> PromptJob | VllmJob:
     """Return the batch job that continues prompts with a version.
 
@@ -61,7 +64,7 @@ def prompt_job(
         pipeline: the pipeline with the batch settings.
         package: the version's files.
         installation: the location of vLLM, for a vLLM variant; Ray must then be connected.
-        held: the columns with their types in the dataset; empty if there is no dataset.
+        dataset_columns: the columns with their types in the dataset; empty if there is no dataset.
 
     Raises:
         InputError: Ray has too few GPUs for the variant, or lacks vLLM on its GPU nodes.
@@ -71,7 +74,7 @@ def prompt_job(
     sampling = Sampling(**batch.sampling.model_dump())
     key = batch.key or pipeline.dataset.key
     names = (pipeline.name, version.version, version.digest)
-    prompts = (*names, folder, batch.prompt, sampling, key, held)
+    prompts = (*names, folder, batch.prompt, sampling, key, dataset_columns)
     batch_size, generation = batch.batch_size or CALL_PROMPTS, pipeline.serving.generation
     template = chat_template_of(folder)
     if engine_of(package.files) != "vllm":

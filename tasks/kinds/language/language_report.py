@@ -111,7 +111,11 @@ def _metrics(
 
 
 def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str, Figure]":
-    from millrace.tasks.reports.plots import PerplexityPoint, loss_curve, perplexity_picture
+    from millrace.tasks.kinds.language.language_plots import (
+        PerplexityPoint,
+        loss_curve,
+        perplexity_picture,
+    )
 
     baselines = trained.details.baselines
     lines = {"unigram": baselines.unigram, "trigram": baselines.trigram}

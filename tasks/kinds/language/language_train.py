@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from millrace.export.language.token_pieces import Held, TokenPieces
+from millrace.export.language.token_pieces import MeasuredText, TokenPieces
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.language_spec import LoraSpec
@@ -255,5 +255,5 @@ def yield_measured_pieces(
         vocab_size: the vocabulary size of the model.
     """
     held_out = select_pieces(test, HELD_OUT_TOKENS)
-    for ids, counted in Held().of(held_out, vocab_size, context).pieces():
+    for ids, counted in MeasuredText().of(held_out, vocab_size, context).pieces():
         yield ids, [len(ids)], np.concatenate([[False], counted])
