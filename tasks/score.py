@@ -37,7 +37,7 @@ from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
 from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_reported
 from millrace.tasks.batch.drift_reference import open_training_snapshot
-from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
+from millrace.tasks.batch.drift_report import Emit, Event, report_drift
 from millrace.tasks.kinds.steps import KindSteps, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
@@ -119,7 +119,7 @@ def scored(
         report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
     elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
-        _tell_late(pipeline, installation, job, report, reporter)
+        _report_late(pipeline, installation, job, report, reporter)
     if report.replaced and not report.unchanged:
         log.warning("partition %s contained %s, now replaced", report.date, report.replaced)
     if report.dead:
@@ -204,11 +204,11 @@ def _tracked(
         report = score(found, job, target, how, take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
-            _tell_drift(run, pipeline, job, report, reporter)
+            _report_drift(run, pipeline, job, report, reporter)
     return report
 
 
-def _tell_late(
+def _report_late(
     pipeline: Pipeline,
     installation: Installation,
     job: ScoringJob,
@@ -218,7 +218,7 @@ def _tell_late(
     """Report a job whose process died after its commit and before its report."""
     with _run_of(pipeline, installation, report.date, report.fingerprint, reporter) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
-        _tell_drift(run, pipeline, job, report, reporter)
+        _report_drift(run, pipeline, job, report, reporter)
 
 
 @contextmanager
@@ -238,11 +238,11 @@ def _run_of(
         yield run
 
 
-def _tell_drift(
+def _report_drift(
     run: TrackedRun, pipeline: Pipeline, job: ScoringJob, report: BatchReport, reporter: RunReporter
 ) -> None:
     every = (*job.bins, *job.output_bins)
-    tell_drift(run, report, every, pipeline.batch.max_drift, reporter.emit)
+    report_drift(run, report, every, pipeline.batch.max_drift, reporter.emit)
 
 
 def _run_options(pipeline: Pipeline, installation: Installation) -> RunOptions:

@@ -22,7 +22,7 @@ from millrace.export.language.language_variants import (
     LanguageVariant,
 )
 from millrace.export.language.measure_language import exactness_of, measure, run_probe
-from millrace.export.language.token_pieces import Held, TokenPieces
+from millrace.export.language.token_pieces import MeasuredText, TokenPieces
 from millrace.export.language.transformers_reference import Reference, write_reference_in_subprocess
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
@@ -62,7 +62,7 @@ class LanguageExporter:
         limits: time and memory limits of one conversion or one measurement.
         gates: limits that a variant must meet.
         groups: how 4-bit weights are grouped.
-        held: how much of the held-out text is measured.
+        measured_text: how much of the held-out text is measured.
         vllm_python: Python interpreter of an environment with vLLM; None for this one.
     """
 
@@ -75,7 +75,7 @@ class LanguageExporter:
     limits: Limits
     gates: Gates = field(default_factory=lambda: language_gates())
     groups: Groups = field(default_factory=Groups)
-    held: Held = field(default_factory=Held)
+    measured_text: MeasuredText = field(default_factory=MeasuredText)
     vllm_python: Path | None = None
     _stages: dict[str, LanguageStage] = field(default_factory=dict, init=False, repr=False)
     _failed: dict[str, WorkError] = field(default_factory=dict, init=False, repr=False)
@@ -98,7 +98,7 @@ class LanguageExporter:
             WorkError: the checkpoint cannot be read, or the run exceeded the limits.
         """
         vocab_size = number_of(self.checkpoint, "vocab_size")
-        pieces = self.held.of(self.held_out, vocab_size, self.context)
+        pieces = self.measured_text.of(self.held_out, vocab_size, self.context)
         if not pieces.counted:
             raise InputError(
                 "there is no held-out text to measure the variants on",
@@ -107,7 +107,13 @@ class LanguageExporter:
                 valid="a document of two tokens or more",
             )
         return write_reference_in_subprocess(
-            *(self.checkpoint, pieces, self._reference, self.held.prompts, self.held.new_tokens),
+            *(
+                self.checkpoint,
+                pieces,
+                self._reference,
+                self.measured_text.prompts,
+                self.measured_text.new_tokens,
+            ),
             self.limits,
         )
 

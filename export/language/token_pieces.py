@@ -136,7 +136,7 @@ FLOAT = 4
 
 
 @dataclass(frozen=True)
-class Held:
+class MeasuredText:
     """How much held-out text the variants are measured on.
 
     Attributes:

@@ -33,16 +33,16 @@ class Step:
     Attributes:
         kept: layers in float, the most sensitive first.
         variant: the variant's measurements on the validation split.
-        held: whether its metric loss is within the budget.
+        is_within: whether its metric loss is within the budget.
     """
 
     kept: tuple[str, ...]
     variant: GraphCandidate
-    held: bool
+    is_within: bool
 
     def __str__(self) -> str:
         """Return a line for the variant's notes."""
-        verdict = "within the limit" if self.held else "above the limit"
+        verdict = "within the limit" if self.is_within else "above the limit"
         kept = ", ".join(self.kept) or "none"
         size = f"{self.variant.size_bytes / 1024:,.0f} KiB"
         p50 = f"{self.variant.speed.p50_ms:.3f} ms" if self.variant.speed else "unmeasured"
@@ -75,12 +75,12 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
             variant = tried(kept)
             # a comparison with NaN is false, so a NaN loss is above the budget
             steps[count] = Step(kept, variant, _loss(variant) <= budget)
-        return steps[count].held
+        return steps[count].is_within
 
     low, high = 0, 0
     while not holds(high) and high < len(layers) - 1:
         low, high = high + 1, min(max(2 * high, 1), len(layers) - 1)
-    while low < high and steps[high].held:
+    while low < high and steps[high].is_within:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return tuple(steps[count] for count in steps)
@@ -88,8 +88,8 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
 
 def best(steps: Sequence[Step]) -> Step | None:
     """Return the step within the budget that has the fewest layers in float, or None."""
-    held = [step for step in steps if step.held]
-    return min(held, key=lambda step: len(step.kept), default=None)
+    within = [step for step in steps if step.is_within]
+    return min(within, key=lambda step: len(step.kept), default=None)
 
 
 COSTS = "sensitivity.json"
@@ -124,7 +124,7 @@ def mixed_variant(
 
     steps = fewest_in_float((), tried, budget)
     notes: list[str] = []
-    if not steps[0].held:
+    if not steps[0].is_within:
         convert(f"{MIXED}: what each layer costs", costs, Variant(SENSITIVITY, calibrated=True))
         by_layer: dict[str, float] = json.loads(costs.read_text())
         layers = sorted(by_layer, key=lambda layer: -by_layer[layer])

@@ -35,12 +35,12 @@ from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet_transformers
 from millrace.models.language.lora import merge_adapter
 from millrace.models.language.recipe import DecoderSpec
-from millrace.models.language.sequence_order import Place
+from millrace.models.language.sequence_order import Position
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_STATE, _PLACE = "state", "place.json"
+_STATE, _POSITION = "state", "place.json"
 # Flat names make a checkpoint independent of the optimizer's parameter groups, which differ between
 # strategies. Frozen weights are not saved: they come from the pretrained model.
 _SHARDED = StateDictOptions(
@@ -50,7 +50,7 @@ _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_
 
 
 def save_resume(
-    folder: Path, decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...], place: Place
+    folder: Path, decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...], position: Position
 ) -> None:
     """Write this worker's part of a checkpoint; all workers call this after the same step."""
     rank = _rank()
@@ -61,13 +61,13 @@ def save_resume(
     )
     torch.save(_rng(decoder.device), folder / f"rng-{rank}.pt")
     if rank == 0:
-        known = {**asdict(place), "world_size": _world_size()}
-        (folder / _PLACE).write_text(json.dumps(known))
+        known = {**asdict(position), "world_size": _world_size()}
+        (folder / _POSITION).write_text(json.dumps(known))
 
 
 def load_resume(
     folder: Path, decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...]
-) -> Place:
+) -> Position:
     """Load weights, optimizer and random state, and return the position of the run.
 
     With another number of workers the random state, which only dropout uses, is not restored.
@@ -82,10 +82,10 @@ def load_resume(
     loaded = tree_map(_placed_as, loaded, states)
     set_model_state_dict(decoder, loaded["model"], options=_SHARDED)
     set_optimizer_state_dict(decoder, optimizers, loaded["optimizer"], options=_SHARDED)
-    known = json.loads((folder / _PLACE).read_text())
+    known = json.loads((folder / _POSITION).read_text())
     if known.pop("world_size") == _world_size():
         _set_rng(torch.load(folder / f"rng-{_rank()}.pt", weights_only=True), decoder.device)
-    return Place(**known)
+    return Position(**known)
 
 
 def whole_weights(decoder: "PreTrainedModel") -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from millrace.models.language.parallel import (
     workers,
 )
 from millrace.models.language.recipe import DecoderSpec, Recipe
-from millrace.models.language.sequence_order import Course, Place, Step, share_of
+from millrace.models.language.sequence_order import Course, Position, Step, share_of
 from millrace.models.language.token_meter import Meter, peak_memory, perplexity
 from millrace.models.training.network_learner import autocast_type
 from millrace.models.training.train_job import Report, TrainJob, Write
@@ -120,10 +120,10 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
     learner = Learner(job.decoder, job.recipe, strategy)
     flops = flops_per_token(learner.cost, job.decoder.context)
     meter = Meter(strategy, flops, base, _estimated(job, learner))
-    place = Place() if start is None else learner.load(start)
-    recipe, began_at = job.recipe, place.step
+    position = Position() if start is None else learner.load(start)
+    recipe, began_at = job.recipe, position.step
     course = course_of(job, strategy.world_size)
-    for step in course.remaining(place):
+    for step in course.remaining(position):
         meter.start()
         batches = _batches(job, strategy, step.positions)
         rate = rate_at(step.progress, recipe.learning_rate, recipe.warmup_ratio)

@@ -21,7 +21,7 @@ from millrace.models.language.micro_batches import MicroBatch
 from millrace.models.language.optimizers import clip, grad_norm, optimizers_of
 from millrace.models.language.parallel import Strategy
 from millrace.models.language.recipe import DecoderSpec, Recipe
-from millrace.models.language.sequence_order import Place
+from millrace.models.language.sequence_order import Position
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,11 +131,11 @@ class Learner:
         loss, answers = self.strategy.summed(sums).tolist()
         return loss, answers
 
-    def save(self, folder: Path, place: Place) -> None:
+    def save(self, folder: Path, position: Position) -> None:
         """Write a checkpoint to resume from; all workers call this."""
-        save_resume(folder, self.decoder, self.optimizers, place)
+        save_resume(folder, self.decoder, self.optimizers, position)
 
-    def load(self, folder: Path) -> Place:
+    def load(self, folder: Path) -> Position:
         """Load a checkpoint of `save`, and return the position of the run."""
         return load_resume(folder, self.decoder, self.optimizers)
 

@@ -15,7 +15,7 @@ from millrace.models.common.arrays import Array
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """The position of a run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Step:
 
     positions: Array
     progress: float
-    after: Place
+    after: Position
     ends_epoch: bool
     ends_run: bool
 
@@ -72,18 +72,18 @@ class Course:
         whole = self.epochs * self._steps_per_epoch
         return whole if self.max_steps is None else min(whole, self.max_steps)
 
-    def remaining(self, place: Place) -> Iterator[Step]:
+    def remaining(self, position: Position) -> Iterator[Step]:
         """Yield the steps after a position of the run."""
         total = self._seen(self._end())
-        while place.epoch < self.epochs and not self._reached(place.step):
-            order = epoch_order(self.sequences, self.seed, place.epoch)
-            positions = order[place.sequences : place.sequences + self.global_batch]
-            middle = self._seen(place) + len(positions) / 2
-            after, ends_epoch = self._after(place, len(positions))
+        while position.epoch < self.epochs and not self._reached(position.step):
+            order = epoch_order(self.sequences, self.seed, position.epoch)
+            positions = order[position.sequences : position.sequences + self.global_batch]
+            middle = self._seen(position) + len(positions) / 2
+            after, ends_epoch = self._after(position, len(positions))
             ends_run = after.epoch >= self.epochs or self._reached(after.step)
             progress = min(middle / total, math.nextafter(1.0, 0.0))
             yield Step(positions, progress, after, ends_epoch, ends_run)
-            place = after
+            position = after
 
     @property
     def _steps_per_epoch(self) -> int:
@@ -92,18 +92,18 @@ class Course:
     def _reached(self, step: int) -> bool:
         return self.max_steps is not None and step >= self.max_steps
 
-    def _after(self, place: Place, taken: int) -> tuple[Place, bool]:
-        done = place.sequences + taken
+    def _after(self, position: Position, taken: int) -> tuple[Position, bool]:
+        done = position.sequences + taken
         if done < self.sequences:
-            return Place(place.epoch, done, place.step + 1), False
-        return Place(place.epoch + 1, 0, place.step + 1), True
+            return Position(position.epoch, done, position.step + 1), False
+        return Position(position.epoch + 1, 0, position.step + 1), True
 
-    def _end(self) -> Place:
+    def _end(self) -> Position:
         epochs, steps = divmod(self.steps, self._steps_per_epoch)
-        return Place(epochs, steps * self.global_batch, self.steps)
+        return Position(epochs, steps * self.global_batch, self.steps)
 
-    def _seen(self, place: Place) -> int:
-        return place.epoch * self.sequences + place.sequences
+    def _seen(self, position: Position) -> int:
+        return position.epoch * self.sequences + position.sequences
 
 
 def epoch_order(sequences: int, seed: int, epoch: int) -> Array:

@@ -79,7 +79,7 @@ class TellDriver(ray.train.UserCallback):
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
         """Send what the workers reported to the event log."""
-        self._tell(Reported(dict(metrics[0])))
+        self._send(Reported(dict(metrics[0])))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Send the failed workers and their errors to the event log."""
@@ -87,9 +87,9 @@ class TellDriver(ray.train.UserCallback):
             rank: f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             for rank, error in worker_exceptions.items()
         }
-        self._tell(WorkersFailed(causes))
+        self._send(WorkersFailed(causes))
 
-    def _tell(self, event: TrainEvent) -> None:
+    def _send(self, event: TrainEvent) -> None:
         # If the log is unreachable, the driver learns of a failure from Ray Train itself.
         with suppress(ray.exceptions.RayError, TimeoutError):
             self.log.add.remote(event).future().result(_TOLD_SECONDS)

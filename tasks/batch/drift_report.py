@@ -39,7 +39,7 @@ class Event:
 Emit = Callable[[Event], None]
 
 
-def tell_drift(
+def report_drift(
     run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
 ) -> list[Drift]:
     """Log every column's drift, and return the columns over the limit, after a warning.

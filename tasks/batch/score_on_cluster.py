@@ -83,7 +83,7 @@ def score_elsewhere(
             log.info("submitted the job %s to %s", id, installation.ray_address)
         else:
             log.info("the job %s already does this; following it", id)
-        job, text = follow(jobs, id, _tell)
+        job, text = follow(jobs, id, _log_line)
     outcome = find_outcome(text, id)
     if outcome is None:
         raise fault_of(job, text)
@@ -133,7 +133,7 @@ def _ended_if_cancelled(jobs: RayJobs, id: str) -> Iterator[None]:
         raise
 
 
-def _tell(line: Line) -> None:
+def _log_line(line: Line) -> None:
     log.log(line.level, "%s", line.text)
 
 

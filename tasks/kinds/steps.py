@@ -434,7 +434,7 @@ class KindSteps(Protocol):
         pipeline: Pipeline,
         package: Package,
         installation: Installation,
-        held: tuple[Column, ...],
+        dataset_columns: tuple[Column, ...],
     ) -> ScoringJob:
         """Return the batch job that scores rows with a version.
 
@@ -442,7 +442,8 @@ class KindSteps(Protocol):
             pipeline: the pipeline with the batch settings.
             package: the version's files.
             installation: the installation; Ray must be connected.
-            held: the columns with their types in the dataset; empty if there is no dataset.
+            dataset_columns: the columns with their types in the dataset; empty if there is no
+                dataset.
 
         Raises:
             InputError: Ray lacks resources that the job needs.

@@ -14,7 +14,11 @@ import pytest
 import torch
 
 from millrace.export.language.golden_texts import make_golden
-from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
+from millrace.export.language.language_exporter import (
+    LanguageExporter,
+    MeasuredText,
+    language_gates,
+)
 from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS, lacking_vllm
 from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import VariantFolder
@@ -50,7 +54,7 @@ def exporter(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Lang
         candidates=("vllm-bf16",),
         limits=LIMITS,
         gates=language_gates(max_perplexity_increase=0.05),
-        held=Held(prompts=6, new_tokens=16),
+        measured_text=MeasuredText(prompts=6, new_tokens=16),
         vllm_python=PYTHON,
     )
 

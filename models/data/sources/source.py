@@ -54,13 +54,13 @@ class Chunk:
         """Return the number of rows and unreadable lines."""
         return int(self.rows.num_rows) + len(self.unreadable)
 
-    def places(self) -> Indices:
+    def row_positions(self) -> Indices:
         """Return the indices of the rows among rows and unreadable lines: int64, ascending."""
         rows = np.arange(self.rows.num_rows)
         before = np.array([line.before for line in self.unreadable], np.int64)
         return rows + np.searchsorted(before, rows, side="right")
 
-    def unreadable_places(self) -> Indices:
+    def unreadable_positions(self) -> Indices:
         """Return the indices of the unreadable lines among rows and unreadable lines: int64."""
         before = np.array([line.before for line in self.unreadable], np.int64)
         return before + np.arange(len(before))

@@ -142,7 +142,7 @@ def split_chunk(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, 
         first: `ROW` of the first row or line.
         encoded: what the job's `encoded` returned for the rows.
     """
-    encoded = encoded.append_column(ROW, pa.array(first + chunk.places()))
+    encoded = encoded.append_column(ROW, pa.array(first + chunk.row_positions()))
     errors, keys = encoded[ERROR], encoded[KEY]
     if keys.null_count:
         errors = pc.coalesce(errors, pc.if_else(keys.is_null(), NO_KEY, None))
@@ -157,7 +157,7 @@ def split_chunk(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, 
         dead.append(pa.table(columns, schema=DEAD))
     if chunk.unreadable:
         columns = [
-            pa.array(first + chunk.unreadable_places()),
+            pa.array(first + chunk.unreadable_positions()),
             pa.nulls(len(chunk.unreadable), pa.string()),
             pa.array([line.reason for line in chunk.unreadable]),
             pa.array([as_json({"line": line.line}) for line in chunk.unreadable]),

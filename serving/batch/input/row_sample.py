@@ -152,7 +152,7 @@ def _read_piece(
 ) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
     first = piece.row
     for chunk in piece.chunks(columns):
-        numbers = first + chunk.places()
+        numbers = first + chunk.row_positions()
         at = np.flatnonzero(np.isin(numbers, wanted))
         if len(at):
             yield numbers[at], chunk.rows.take(pa.array(at))

@@ -41,7 +41,10 @@ CALL_ROWS = 1024
 
 
 def row_job(
-    pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
+    pipeline: Pipeline,
+    package: Package,
+    installation: Installation,
+    dataset_columns: tuple[Column, ...],
 ) -> RowJob:
     """Return the batch job that scores rows with a version.
 
@@ -49,7 +52,7 @@ def row_job(
         pipeline: the pipeline with the batch settings.
         package: the version's files.
         installation: not used.
-        held: the columns with their types in the dataset; empty if there is no dataset.
+        dataset_columns: the columns with their types in the dataset; empty if there is no dataset.
     """
     files = graph_files(package)
     version, batch = files.version, pipeline.batch
@@ -58,7 +61,7 @@ def row_job(
         files.model,
         files.encoding,
         batch.key or pipeline.dataset.key,
-        held,
+        dataset_columns,
         batch.threads_per_actor,
         batch.batch_size or CALL_ROWS,
         batch.max_num_batched_tokens or PLACES,

@@ -15,7 +15,11 @@ from millrace.export.language import language_variants
 from millrace.export.language.golden_texts import make_golden
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
-from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
+from millrace.export.language.language_exporter import (
+    LanguageExporter,
+    MeasuredText,
+    language_gates,
+)
 from millrace.export.language.language_variants import EXACT_VARIANT, Groups, LanguageVariant
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
@@ -45,7 +49,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> LanguageExporter:
         limits=LIMITS,
         gates=language_gates(max_perplexity_increase=0.01),
         groups=Groups(size=32),
-        held=Held(prompts=6, new_tokens=16),
+        measured_text=MeasuredText(prompts=6, new_tokens=16),
     )
 
 
@@ -166,7 +170,7 @@ def test_as_text_the_exact_form_answers_as_transformers_too(
 def test_the_perplexity_of_the_files_can_be_measured_again(
     exporter: LanguageExporter, exact: LanguageCandidate, int8: LanguageCandidate
 ) -> None:
-    text = exporter.held_out.first(exporter.held.tokens, exporter.context)
+    text = exporter.held_out.first(exporter.measured_text.tokens, exporter.context)
     for row, tolerance in ((exact, 1e-5), (int8, 1e-3)):
         assert row.stage is not None
         again = pieces_loss(exporter.make(row.name).path, text, LIMITS)

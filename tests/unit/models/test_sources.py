@@ -78,9 +78,9 @@ def test_a_csv_line_is_put_aside_in_its_place(
     del lines[100]
     first = 0
     for chunk in chunks:
-        for place, row in zip(chunk.places(), chunk.rows.to_pylist(), strict=True):
+        for place, row in zip(chunk.row_positions(), chunk.rows.to_pylist(), strict=True):
             assert lines[first + place].startswith(f"{row['a']},")
-        for place in chunk.unreadable_places():
+        for place in chunk.unreadable_positions():
             assert lines[first + place] == "ragged"
         first += len(chunk)
     assert first == len(lines)
@@ -96,7 +96,10 @@ def test_bad_json_lines_are_put_aside_and_mixed_types_become_text() -> None:
     chunk = jsonl_source.read_block(b'{"a": 1}\nnot json\n\n{"a": "x"}\n[1]\n')
     assert chunk.rows.to_pylist() == [{"a": "1"}, {"a": "x"}]
     assert [line.line for line in chunk.unreadable] == ["not json", "[1]"]
-    assert (chunk.places().tolist(), chunk.unreadable_places().tolist()) == ([0, 2], [1, 3])
+    assert (chunk.row_positions().tolist(), chunk.unreadable_positions().tolist()) == (
+        [0, 2],
+        [1, 3],
+    )
 
 
 def test_json_lines_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

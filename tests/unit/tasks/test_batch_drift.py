@@ -13,7 +13,7 @@ from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.row_lineage import LINEAGE
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.tasks.batch.drift_reference import PREDICTION, bins_of
-from millrace.tasks.batch.drift_report import Event, tell_drift
+from millrace.tasks.batch.drift_report import Event, report_drift
 from tests.unit.tasks.test_batch_run import REPORT
 
 SCHEMA = TableSchema(
@@ -76,7 +76,7 @@ def told(
     Folder(f"{folder}/{LINEAGE}").write_json("f-1.json", {"seen": counts})
     report = REPORT.__class__(**{**vars(REPORT), "table": str(folder)})
     run, events = Run(), list[Event]()
-    over = tell_drift(run, report, every, 0.25, events.append)  # type: ignore[arg-type]
+    over = report_drift(run, report, every, 0.25, events.append)  # type: ignore[arg-type]
     return run, [drift.column for drift in over], events
 
 

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from millrace.export.language.token_pieces import Held
+from millrace.export.language.token_pieces import MeasuredText
 from millrace.export.language.transformers_reference import scored
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
@@ -120,7 +120,9 @@ def test_adapters_lower_the_loss_of_held_out_answers_and_are_what_is_exported(
     # what is told of a base is what its variants would be measured by
     base = AutoModelForCausalLM.from_pretrained(tuned.base).eval()
     with torch.inference_mode():
-        pieces = Held().of(select_pieces(tuned.test, 16_384), base.config.vocab_size, CONTEXT)
+        pieces = MeasuredText().of(
+            select_pieces(tuned.test, 16_384), base.config.vocab_size, CONTEXT
+        )
         told = scored(base, pieces, tmp_path / "log_probabilities.npy")
     assert before == pytest.approx(told, rel=1e-4)
 
