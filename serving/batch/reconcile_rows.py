@@ -147,7 +147,8 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
             seen="; ".join(reasons),
             valid=f"at most {most:.2%} of the rows, batch.max_dead_letters",
-            hint="fix the rows, or raise batch.max_dead_letters",
+            hint="fix the rows, or raise batch.max_dead_letters; for values that the model has not "
+            "seen, train it with the column declared as {nullable: true}",
         )
 
 

@@ -89,7 +89,9 @@ def find_origins(table: str, key: str, date: str | None = None) -> Sequence[Orig
     """
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(
-            "there is no table of predictions", seen=table, hint="name a model, or a Delta table"
+            "there is no table of predictions",
+            seen=table,
+            hint="score rows with `millrace score FILE`, or name another model or a Delta table",
         )
     opened = deltalake.DeltaTable(table)
     found = _find_rows(opened, key, date)
