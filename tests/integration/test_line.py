@@ -86,7 +86,7 @@ def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examp
     )
     done = line.home.run("run", examples / "digits.yaml", *changes, "--json")
     assert done.code == 0, done.err
-    assert "learns from digits version 1 too" in done.err
+    assert "distillation from the teacher digits version 1" in done.err
     run = client(line.installation.tracking_uri).get_run(done.json["run"]["run_id"])
     assert run.data.tags["millrace.teacher"] == "digits version 1"
     (fp32,) = done.json["candidates"]
