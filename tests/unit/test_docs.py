@@ -25,7 +25,7 @@ from millrace.flows.cli.main import app
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
-from millrace.tasks.kinds.gradient_boosting.boosting_train import PARAMS
+from millrace.tasks.kinds.gradient_boosting.boosting_params import PARAMS
 from tests.docs_pages import (
     README,
     ROOT,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from millrace.models.language.optimizers import rate_at
-from millrace.models.language.sequence_order import Course, Place, epoch_order, share_of
+from millrace.models.language.sequence_order import Course, Position, epoch_order, share_of
 
 
 def course(**changes: object) -> Course:
@@ -10,7 +10,7 @@ def course(**changes: object) -> Course:
     return Course(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def seen(course: Course, place: Place = Place()) -> list[int]:  # noqa: B008
+def seen(course: Course, place: Position = Position()) -> list[int]:  # noqa: B008
     return [int(p) for step in course.remaining(place) for p in step.positions]
 
 
@@ -27,21 +27,21 @@ def test_the_order_is_the_seeds() -> None:
 
 @pytest.mark.parametrize("stop", range(13))
 def test_a_run_goes_on_where_it_stopped(stop: int) -> None:
-    steps = list(course().remaining(Place()))
-    place = steps[stop - 1].after if stop else Place()
+    steps = list(course().remaining(Position()))
+    place = steps[stop - 1].after if stop else Position()
     assert [s.positions.tolist() for s in course().remaining(place)] == [
         s.positions.tolist() for s in steps[stop:]
     ]
 
 
 def test_another_number_of_workers_goes_on_with_the_rest() -> None:
-    before = list(course(global_batch=4).remaining(Place()))[:3]
+    before = list(course(global_batch=4).remaining(Position()))[:3]
     after = seen(course(global_batch=10), before[-1].after)
     assert [int(p) for step in before for p in step.positions] + after == seen(course())
 
 
 def test_max_steps_ends_a_run_in_the_middle_of_an_epoch() -> None:
-    steps = list(course(max_steps=8).remaining(Place()))
+    steps = list(course(max_steps=8).remaining(Position()))
     assert len(steps) == 8 == course(max_steps=8).steps
     assert [step.ends_run for step in steps] == [False] * 7 + [True]
     assert [step.ends_epoch for step in steps].index(True) == 5
@@ -49,7 +49,7 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch() -> None:
 
 
 def test_progress_rises_from_above_zero_to_below_one() -> None:
-    progress = [step.progress for step in course().remaining(Place())]
+    progress = [step.progress for step in course().remaining(Position())]
     assert progress == sorted(progress)
     assert 0 < progress[0] < 0.1
     assert 0.9 < progress[-1] < 1
