@@ -6,10 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests import reaper
 
 CHAOS = Path(__file__).parent / "chaos"
+SHARED_HOMES = {
+    "tests/integration/test_line.py": "demo",
+    "tests/integration/test_readme.py": "demo",
+}
+"""Files whose tests share a trained home: one worker runs them, in their order."""
 
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
 # they start: what they send to it would be lost, as if the command had lost it.
@@ -46,6 +53,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("chaos")
     starts_ray = {"local_ray", "rows_here"}
     items.sort(key=lambda item: starts_ray.isdisjoint(getattr(item, "fixturenames", ())))
+
+
+class SharedHomes(LoadFileScheduling):
+    """Hands out whole files, and together the files of `SHARED_HOMES`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return SHARED_HOMES.get(file, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Take `SharedHomes` for `--dist loadfile`."""
+    return SharedHomes(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup() -> None:

@@ -1,8 +1,9 @@
 """Commands in processes that need not import everything anew.
 
-A command spends three to four CPU seconds on importing torch, pandas and the like. Here one process
-imports them, and forks for each command of its test process. What reads the environment when it is
-imported (Prefect, MLflow, Ray), and Millrace itself, is imported by the command. Commands that are
+A command spends six to eight CPU seconds on importing torch, MLflow, Ray, Prefect and the like.
+Here one process imports them, and forks for each command of its test process. Millrace itself is
+imported by the command. Ray and MLflow read some variables when they are imported: the process has
+the values that Millrace sets. Prefect reads its settings again in the command. Commands that are
 killed or interrupted are started as a user starts them, by `Home.start`.
 """
 
@@ -13,34 +14,60 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+
+from millrace.flows.settings import Settings
+from millrace.flows.tool_variables import preferences
 
 LIBRARIES = (
     *("torch", "pandas", "scipy.stats", "sklearn.metrics", "sklearn.datasets", "pyarrow.dataset"),
     *("pyarrow.compute", "pyarrow.parquet", "onnx", "pydantic", "pydantic_settings", "fastapi"),
     *("httpx", "websockets", "requests", "jsonschema", "rich", "typer", "sqlalchemy", "alembic"),
     *("grpc", "fsspec", "matplotlib.pyplot", "opentelemetry.sdk.trace", "prometheus_client"),
+    *("mlflow.pyfunc", "prefect.flows", "ray.data", "ray.job_submission", "ray.train"),
 )
+"""Without deltalake and onnxruntime, whose threads a fork would lose, and without prefect.main,
+which gives its handlers to Millrace's logger when it is imported."""
+VARIABLES = preferences() | {
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+}
+"""As in a command with an embedded Ray, whose process forks too."""
+Request = tuple[list[str], dict[str, str], str, str]
+"""Arguments, environment, folder, and the code that runs first."""
 MESSAGE_BYTES = 1 << 17
 _lock = threading.Lock()
 _connection: socket.socket | None = None
 
 
 def can_run(environment: Mapping[str, str]) -> bool:
-    """Whether a command can be forked: Python would read its own variables when it starts."""
-    own = {name for name in environment if name.startswith("PYTHON")}
+    """Whether a command can be forked: Python and Ray read their own variables when they start."""
+    own = {name for name in environment if name.startswith(("PYTHON", "RAY_"))}
     return sys.platform == "linux" and all(environment[n] == os.environ.get(n) for n in own)
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    timeout: float,
+    first: str = "",
 ) -> tuple[int, str, str]:
     """Run a command; return its exit code, stdout and stderr.
+
+    Args:
+        arguments: of the command.
+        environment: of the command.
+        folder: in which it runs.
+        timeout: in seconds.
+        first: Python code that its process runs first.
 
     Raises:
         subprocess.TimeoutExpired: it took longer; it is killed.
@@ -48,7 +75,7 @@ def run(
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     status, status_end = os.pipe()
-    request = json.dumps([list(arguments), dict(environment), str(folder)]).encode()
+    request = json.dumps([list(arguments), dict(environment), str(folder), first]).encode()
     ends = [out_end, err_end, status_end]
     try:
         socket.send_fds(_connect(), [request], ends)
@@ -91,12 +118,12 @@ def _connect() -> socket.socket:
         if _connection is None:
             _connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
+                home = tempfile.mkdtemp(prefix="command-server-")
                 subprocess.Popen(
                     [sys.executable, "-P", __file__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    # As in a command, whose process forks too.
-                    env=os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"},
+                    env=os.environ | VARIABLES | {"PREFECT_HOME": home},
                 )
         return _connection
 
@@ -119,7 +146,7 @@ def _serve(connection: socket.socket) -> None:
             os.close(each)
 
 
-def _watch(request: tuple[list[str], dict[str, str], str], out: int, err: int, status: int) -> None:
+def _watch(request: Request, out: int, err: int, status: int) -> None:
     """Run a command in a child, and tell its process and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
@@ -134,9 +161,9 @@ def _watch(request: tuple[list[str], dict[str, str], str], out: int, err: int, s
     os._exit(0)
 
 
-def _become(request: tuple[list[str], dict[str, str], str], out: int, err: int) -> None:
+def _become(request: Request, out: int, err: int) -> None:
     """Become the command: its environment, its folder, its arguments."""
-    arguments, environment, folder = request
+    arguments, environment, folder, first = request
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for given, taken in ((out, 1), (err, 2)):
         os.dup2(given, taken)
@@ -148,14 +175,30 @@ def _become(request: tuple[list[str], dict[str, str], str], out: int, err: int) 
     try:
         import numpy as np
 
+        from millrace.flows import tool_variables
         from millrace.flows.cli.main import main
 
         np.random.seed()
+        tool_variables.apply = _and_prefect(tool_variables.apply)
+        exec(first, {})  # noqa: S102  (a test's own code)
         main()  # ends the process
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(70)
+
+
+def _and_prefect(apply: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
+    """Return `tool_variables.apply` followed by what an import of Prefect does after it."""
+
+    def applied(settings: Settings) -> Settings:
+        from prefect.context import refresh_global_settings_context
+
+        chosen = apply(settings)
+        refresh_global_settings_context()
+        return chosen
+
+    return applied
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the integration tests share: homes of their own, and the command line."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -20,7 +22,6 @@ from tests.integration.ports import free_endpoint, service_ports
 
 CLI = "from millrace.flows.cli.main import main; main()"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-_prefect_apis: list[str] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,12 +69,19 @@ class Home:
         )
 
     def run(self, *arguments: str, timeout: float = 240, **options: Any) -> Done:
-        """Run a command to its end, in a process that has imported the libraries before."""
+        """Run a command to its end, in a process that has imported the libraries before.
+
+        Args:
+            arguments: of the command.
+            timeout: in seconds.
+            options: `env` and `cwd`, as of `subprocess`; `first`, Python code that runs before the
+                command, in the forked process.
+        """
         environment = self.environment | options.get("env", {})
-        if not options.keys() - {"env", "cwd"} and command_server.can_run(environment):
-            folder = Path(options.get("cwd", Path.cwd()))
+        if not options.keys() - {"env", "cwd", "first"} and command_server.can_run(environment):
+            folder, first = Path(options.get("cwd", Path.cwd())), options.get("first", "")
             words = [*map(str, arguments)]
-            return Done(*command_server.run(words, environment, folder, timeout))
+            return Done(*command_server.run(words, environment, folder, timeout, first))
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)
@@ -93,22 +101,36 @@ def make_home(path: Path, prefect_api: str | None = None) -> Home:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One Prefect server for all commands: a command that starts its own takes seconds longer.
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the API of the run's one Prefect server: a command that starts its own is slower.
 
-    The chaos tests have this fixture too, and take the same server.
+    The chaos tests have this fixture too, and so does every worker of the run. The server may
+    outlive the worker that started it; `tests/reaper.py` ends it.
     """
-    if _prefect_apis:
-        yield _prefect_apis[0]
-        return
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
-        _prefect_apis.append(api)
-        yield api
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect-server"
+    folder.mkdir(exist_ok=True)
+    address = folder / "address"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not address.exists():
+            address.write_text(start_prefect(folder)[0])
+    return address.read_text()
 
 
 @contextmanager
 def prefect_server(folder: Path) -> Iterator[str]:
     """Run a Prefect server; gives the address of its API."""
+    api, process = start_prefect(folder)
+    try:
+        yield api
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def start_prefect(folder: Path) -> "tuple[str, subprocess.Popen[bytes]]":
+    """Start a Prefect server; return the address of its API, which answers, and its process."""
     home = make_home(folder)
     port = home.environment["MILLRACE_PREFECT_PORT"]
     command = [sys.executable, "-m", "prefect", "server", "start", "--port", port]
@@ -122,10 +144,10 @@ def prefect_server(folder: Path) -> Iterator[str]:
     api = f"http://127.0.0.1:{port}/api"
     try:
         _wait_for(f"{api}/health", process)
-        yield api
-    finally:
-        process.terminate()
-        process.wait(30)
+    except AssertionError:
+        process.kill()
+        raise
+    return api, process
 
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
@@ -163,9 +185,35 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
         yield Line(installation, client)
 
 
-__all__ = ["EXAMPLES", "Done", "Home", "make_home"]
-
-
 @pytest.fixture(scope="session")
 def examples() -> Path:
     return EXAMPLES
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A reader's folder, after `make demo`.
+
+    Attributes:
+        home: the home, in the folder.
+        folder: it holds the examples.
+        done: the command.
+    """
+
+    home: Home
+    folder: Path
+    done: Done
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory, make: Callable[[Path], Home]) -> Demo:
+    """The demo, run once: `SHARED_HOMES` in tests/conftest.py names the files that have it."""
+    folder = tmp_path_factory.mktemp("reader")
+    copytree(EXAMPLES, folder / "examples")
+    home = make(folder / ".millrace")
+    done = home.run("demo", cwd=folder, timeout=400)
+    assert done.code == 0, done.err
+    return Demo(home, folder, done)
+
+
+__all__ = ["EXAMPLES", "Demo", "Done", "Home", "make_home"]

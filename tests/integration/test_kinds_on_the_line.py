@@ -1,8 +1,6 @@
 """Kinds beside the first two go through the whole line: one of a test's own, and boosted trees."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,16 +14,17 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.serving.triton.server import running
-from tests.integration.conftest import EXAMPLES, Done, Home
+from tests.integration.conftest import EXAMPLES, Home
 
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = EXAMPLES.parent
-WITH_TOY = """
+WITH_TOY = f"""
+import os, sys
+os.environ["PYTHONPATH"] = {str(ROOT)!r}  # for Ray's workers
+sys.path.append({str(ROOT)!r})
 from millrace.models.config.model_kind import KINDS
 KINDS["toy"] = "tests.stand_ins.toy_kind:ToyKind"
-from millrace.flows.cli.main import main
-main()
 """
 TOY = """
 name: slopes
@@ -44,17 +43,6 @@ dataset:
 model: {family: gradient_boosting, params: {n_estimators: 60}}
 promotion: auto
 """
-
-
-def run_with_toy(home: Home, *arguments: str) -> Done:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", WITH_TOY, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**home.environment, "PYTHONPATH": str(ROOT)},
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def write_rows(folder: Path) -> None:
@@ -105,12 +93,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Serv
     installation = Installation(
         home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"), triton=(endpoint,)
     ).prepared()
-    toy = run_with_toy(home, "run", str(folder / "toy.yaml"), "--json")
+    toy = home.run("run", str(folder / "toy.yaml"), "--json", first=WITH_TOY)
     assert toy.code == 0, toy.err
     trees = home.run("run", str(folder / "trees.yaml"), "--json")
     assert trees.code == 0, trees.err
     with running(installation, endpoint):
-        released = run_with_toy(home, "release", "--json")
+        released = home.run("release", "--json", first=WITH_TOY)
         assert released.code == 0, released.err
         assert [(each["model"], each["error"]) for each in released.json] == [
             ("levels", None),
@@ -133,7 +121,7 @@ def test_a_toy_kind_is_trained_certified_and_live(served: Served) -> None:
 
 
 def test_a_toy_kind_scores_as_it_answers(served: Served) -> None:
-    scored = run_with_toy(served.home, "score", str(served.folder / "toy.yaml"), "--json")
+    scored = served.home.run("score", str(served.folder / "toy.yaml"), "--json", first=WITH_TOY)
     assert scored.code == 0, scored.err
     assert (scored.json["scored"], scored.json["agreement"]["disagreed"]) == (2000, 0)
     assert scored.json["agreement"]["compared"] == 64

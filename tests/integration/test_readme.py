@@ -1,18 +1,18 @@
 """The commands of the README and of the guides are run, in a folder like a reader's.
 
-The README's are run in their order. Those of the guides follow before its `millrace down`, in the
-same home, but for the ones in `NOT_RUN`. `tests/unit/test_docs.py` checks every other example, and
-runs `millrace check` and `schema` where they need no registry.
+The README's are run in their order; its `make demo` is the one of the fixture. Those of the guides
+follow before its `millrace down`, in the same home, but for the ones in `NOT_RUN`.
+`tests/unit/test_docs.py` checks every other example, and runs `millrace check` and `schema` where
+they need no registry.
 """
 
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -28,7 +28,7 @@ from tests.docs_pages import (
     guides,
     is_run_in_process,
 )
-from tests.integration.conftest import Done, Home
+from tests.integration.conftest import Demo, Done, Home
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -64,7 +64,7 @@ def _commands(pages: tuple[Path, ...], *programs: str) -> list[Command]:
 
 FROM_README = _commands((README,), "make", "millrace", "python")
 FROM_GUIDES = _commands(guides()[1:], "millrace", "python")
-UP = ("millrace", "up")
+DEMO, UP = ("make", "demo"), ("millrace", "up")
 
 
 @dataclass(frozen=True)
@@ -74,27 +74,27 @@ class Reader:
     Attributes:
         home: the home, whose `up` starts a Prefect of its own.
         folder: where the reader is.
+        demo: `make demo`, once all is installed.
         prefect_api: a server for what runs before `up`, which would each start one.
     """
 
     home: Home
     folder: Path
+    demo: Done
     prefect_api: str
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory, make, prefect_api: str) -> Iterator[Reader]:
+def reader(demo: Demo, prefect_api: str) -> Iterator[Reader]:
     """A reader's folder: the examples, the files that the pages show, and some data."""
-    folder = tmp_path_factory.mktemp("reader")
-    copytree(ROOT / "examples", folder / "examples")
-    home = make(folder / ".millrace")
+    home, folder = replace(demo.home, environment={**demo.home.environment}), demo.folder
     del home.environment["PREFECT_API_URL"]
     for block in all_blocks():
         if block.file_name is not None:
             (folder / block.file_name).write_text(_with_own_ports(block.text, home))
     frame = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
     frame.to_csv(folder / "my.csv", index=False)
-    yield Reader(home, folder, prefect_api)
+    yield Reader(home, folder, demo.done, prefect_api)
     home.run("down", cwd=folder)
 
 
@@ -107,8 +107,10 @@ def _with_own_ports(text: str, home: Home) -> str:
 
 
 def _run(command: Command, reader: Reader, *, is_up: bool) -> Done:
-    """Run a command as a reader does, with `make demo` as what it runs once all is installed."""
+    """Run a command as a reader does."""
     program, *arguments = command.words
+    if command.words == DEMO:
+        return reader.demo
     home, folder = reader.home, reader.folder
     variables = {} if is_up else {"PREFECT_API_URL": reader.prefect_api}
     variables |= {name: _with_own_ports(value, home) for name, value in command.variables}

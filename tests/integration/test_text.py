@@ -106,7 +106,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Texts
               family: text_classifier
               params: {hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2}
               tokenizer: {vocab_size: 300, max_tokens: 32}
-            training: {epochs: 3, batch_size: 16, learning_rate: 0.01, max_grad_norm: 1.0}
+            training: {epochs: 3, batch_size: 16, learning_rate: 0.01, max_grad_norm: 1.0,
+              num_workers: 1}
             promotion: auto
             """
         )
