@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.models.common.quiet import disable_openvino_telemetry
 from tests import reaper
 
 CHAOS = Path(__file__).parent / "chaos"
@@ -15,6 +16,10 @@ CHAOS = Path(__file__).parent / "chaos"
 # they start: what they send to it would be lost, as if the command had lost it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A test that imports OpenVINO before Millrace does would have its tools start a process for every
+# conversion, which sends usage data.
+disable_openvino_telemetry()
 
 
 class SignalStack(ctypes.Structure):
