@@ -292,19 +292,19 @@ class _Crashing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("net", "reason"),
+    ("net", "seconds", "reason"),
     [
-        (_Hanging(), "its conversion did not end within 8 s"),
-        (_Crashing(), "its conversion crashed: SIGABRT"),
+        (_Hanging(), 8, "its conversion did not end within 8 s"),
+        (_Crashing(), 100, "its conversion crashed: SIGABRT"),
     ],
 )
 def test_a_module_that_hangs_or_crashes_while_it_is_exported_ends_no_run(
-    exported: Any, tmp_path: Path, net: nn.Module, reason: str
+    exported: Any, tmp_path: Path, net: nn.Module, seconds: float, reason: str
 ) -> None:
     import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=8))
+    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=seconds))
     exporter = replace(exporter_of(exported, tmp_path, spec), served=net)
     (found,) = exporter.candidates(evidence_of(exported))
     assert found.reason == reason
