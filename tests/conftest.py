@@ -9,6 +9,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from millrace.models.common.quiet import disable_openvino_telemetry
 from tests import reaper
 
 CHAOS = Path(__file__).parent / "chaos"
@@ -22,6 +23,10 @@ SHARED_HOMES = {
 # they start: what they send to it would be lost, as if the command had lost it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A test that imports OpenVINO before Millrace does would have its tools start a process for every
+# conversion, which sends usage data.
+disable_openvino_telemetry()
 
 
 class SignalStack(ctypes.Structure):

@@ -78,6 +78,7 @@ class Exporter:
     tensorrt: Mapping[str, str] | None = None
     trained_as: str = "pytorch"
     to_onnx: Callable[[Path], None] | None = None
+    _failed: dict[str, WorkError] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def limits(self) -> Limits:
@@ -144,6 +145,8 @@ class Exporter:
     def make(self, name: str) -> Path:
         """Make one variant unless its file exists, and return the file.
 
+        A variant that could not be made once is not tried again for what is made of it.
+
         Raises:
             WorkError: the variant cannot be made, or not on this machine.
         """
@@ -152,6 +155,17 @@ class Exporter:
         path = self.folder / f"{name}.onnx"
         if path.exists():
             return path
+        if name in self._failed:
+            raise self._failed[name]
+        try:
+            self._make_variant(name, path)
+        except WorkError as error:
+            if not error.transient:
+                self._failed[name] = error
+            raise
+        return path
+
+    def _make_variant(self, name: str, path: Path) -> None:
         if name in VARIANTS:
             _require(VARIANTS[name])
         draft = _draft(path)
@@ -166,7 +180,6 @@ class Exporter:
         # Saved by onnx, so that the digest stays the same when the file is loaded and saved again.
         onnx.save_model(_read_model(draft), path)
         draft.unlink()
-        return path
 
     def _mixed_variant(self) -> Variant:
         """Search for the mixed-precision variant on the validation split."""

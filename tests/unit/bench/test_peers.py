@@ -31,7 +31,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\
 
 
 @pytest.fixture
-def peer(tmp_path: Path) -> Peer:
+def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peer:
+    monkeypatch.setattr("bench.peers.server.WARM_UP_SECONDS", 0.2)  # a stand-in needs no more
     script = tmp_path / "serve.py"
     script.write_text(SERVER)
     return Peer("a stand-in", str(script), ("as it comes",), "/", "x", 1)

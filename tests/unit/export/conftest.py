@@ -1,10 +1,14 @@
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from millrace.export.onnx.graph_variants import FP32
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.torch_export import export_onnx
 from millrace.models.common.arrays import Array
@@ -32,6 +36,23 @@ def _programs_of_tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models here are so small that threads only wait for each other, which costs seconds."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")  # of programs that a test starts
+        yield
+    torch.set_num_threads(before)
+
+
+def exporting_here(exporter: Exporter) -> Exporter:
+    """Return an exporter that exports in this process, where torch's exporter is imported."""
+    write = partial(export_onnx, exporter.served, exporter.read, exporter.objective.output)
+    return replace(exporter, to_onnx=write)
+
+
 @dataclass(frozen=True)
 class Exported:
     """A small classifier in PyTorch and in ONNX."""
@@ -40,6 +61,10 @@ class Exported:
     objective: Classification
     read: ModelInput
     path: Path
+
+    def place(self, folder: Path) -> None:
+        """Put the file where an exporter of this classifier makes it, so that it is made."""
+        shutil.copyfile(self.path, folder / f"{FP32}.onnx")
 
     def rows(self, count: int, seed: int = 0) -> Array:
         """Return rows as a client sends them, float32 `[count, width]`."""
@@ -67,13 +92,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.fixture(scope="module")
 def exporter(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Exporter:
+    folder = tmp_path_factory.mktemp("forms")
+    exported.place(folder)
     return Exporter(
         served=exported.served,
         objective=exported.objective,
         read=exported.read,
         calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
         validation=lambda: pytest.fail("nothing is searched for"),
-        folder=tmp_path_factory.mktemp("forms"),
+        folder=folder,
         threads=1,
         spec=ExportSpec(),
     )

@@ -194,6 +194,7 @@ def test_an_engine_gets_its_name_its_profile_and_its_cache(
     program = tmp_path / "build.py"
     program.write_text(BUILD)
     on_a_gpu(monkeypatch, Variant(str(program)))
+    exported.place(tmp_path)
     exporter = exporter_of(exported, tmp_path, FP32)
     path = exporter.make("tensorrt-fp32")
     assert path == file_of(tmp_path, "tensorrt-fp32", TIES)
@@ -209,6 +210,7 @@ def test_a_build_that_leaves_nothing_is_told(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_gpu(monkeypatch, Variant("tests.unit.export.bad.writes_nothing"))
+    exported.place(tmp_path)
     with pytest.raises(WorkError, match="wrote no engine"):
         exporter_of(exported, tmp_path, FP32).make("tensorrt-fp32")
 
@@ -368,6 +370,7 @@ def test_forms_that_are_served_with_tensorrt_are_measured_with_it(
     evidence = gather_evidence(
         *(exported.served, exported.objective, exported.read, rows, target), golden_rows=2
     )
+    exported.place(tmp_path)
     exporter = replace(exporter_of(exported, tmp_path, FP32), tensorrt={"trt_fp16_enable": "1"})
     (found,) = exporter.candidates(evidence)
     assert "cannot load TensorRT" in (found.reason or "")

@@ -25,6 +25,7 @@ from millrace.models.config.model_kind import all_variants
 from millrace.models.families.network import Network, Served
 from millrace.models.families.objective import Classification, Regression
 from millrace.models.inference.features import Encoding, Feature
+from tests.unit.export.conftest import exporting_here
 
 INT8 = "onnx-int8-static"
 BOTH = ExportSpec(candidates=(FP32, INT8))
@@ -166,7 +167,7 @@ def test_a_form_that_cannot_be_made_is_a_candidate_with_the_reason(tmp_path: Pat
     exporter = Exporter(
         *(served, objective, encoding.input), lambda: [rows], lambda: evidence, tmp_path, 1, BOTH
     )
-    found = list(exporter.candidates(evidence))
+    found = list(exporting_here(exporter).candidates(evidence))
     assert [c.name for c in found] == [FP32, INT8]
     assert found[0].reason is None
     assert "nothing in the model can be quantized" in (found[1].reason or "")
@@ -176,6 +177,7 @@ def test_a_source_of_rows_that_is_away_fails_the_run(tmp_path: Path, exported: A
     def away() -> Iterator[Array]:
         raise TransientError("the table cannot be read")
 
+    exported.place(tmp_path)
     exporter = exporter_of(exported, tmp_path, ExportSpec(candidates=(INT8,)))
     with pytest.raises(TransientError, match="the table cannot be read"):
         list(replace(exporter, calibration=away).candidates(evidence_of(exported)))
@@ -290,19 +292,19 @@ class _Crashing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("net", "reason"),
+    ("net", "seconds", "reason"),
     [
-        (_Hanging(), "its conversion did not end within 20 s"),
-        (_Crashing(), "its conversion crashed: SIGABRT"),
+        (_Hanging(), 8, "its conversion did not end within 8 s"),
+        (_Crashing(), 100, "its conversion crashed: SIGABRT"),
     ],
 )
 def test_a_module_that_hangs_or_crashes_while_it_is_exported_ends_no_run(
-    exported: Any, tmp_path: Path, net: nn.Module, reason: str
+    exported: Any, tmp_path: Path, net: nn.Module, seconds: float, reason: str
 ) -> None:
     import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=20))
+    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=seconds))
     exporter = replace(exporter_of(exported, tmp_path, spec), served=net)
     (found,) = exporter.candidates(evidence_of(exported))
     assert found.reason == reason

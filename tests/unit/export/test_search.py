@@ -12,7 +12,7 @@ from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.mlp import Perceptron
 from millrace.models.families.network import Network, Served
-from tests.unit.export.conftest import ENCODING
+from tests.unit.export.conftest import ENCODING, exporting_here
 
 NAIVE, SMOOTH, MIXED = "onnx-int8-static", "onnx-int8-smooth", "onnx-int8-mixed"
 FACTOR = 1000.0
@@ -57,7 +57,7 @@ def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         threads=1,
         spec=ExportSpec(candidates=(NAIVE,), max_metric_loss=0.01),
     )
-    return {each.name: each for each in exporter.candidates(evidence(5))}
+    return {each.name: each for each in exporting_here(exporter).candidates(evidence(5))}
 
 
 def loss(candidate: GraphCandidate) -> float:

@@ -23,6 +23,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.model_input import INPUT_IDS
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.tokenizer import train_tokenizer
+from tests.unit.export.conftest import exporting_here
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)
@@ -68,7 +69,7 @@ def exporter(
     served: Served, evidence: Evidence, tmp_path_factory: pytest.TempPathFactory
 ) -> Exporter:
     calibration = [ENCODING.input.trimmed(part) for part in np.array_split(rows_of(60), 4)]
-    return Exporter(
+    exporter = Exporter(
         served=served,
         objective=OBJECTIVE,
         read=ENCODING.input,
@@ -78,6 +79,7 @@ def exporter(
         threads=1,
         spec=ExportSpec(candidates=GRAPH_VARIANTS),
     )
+    return exporting_here(exporter)
 
 
 @pytest.mark.parametrize("name", sorted({FP32, *VARIANTS} - FOR_GPUS))

@@ -1,3 +1,3 @@
 hoard = []
 while True:
-    hoard.append(bytearray(2**26))
+    hoard.append(bytes(2**26))  # asks for memory and writes nothing into it, which takes time
