@@ -1,8 +1,9 @@
 """Ends what a test run has started and left behind: Ray, Prefect, Triton, commands.
 
 A run that is interrupted or killed cannot do it itself, and `up` starts services that are meant to
-outlive it. Every process of a run inherits a variable of its environment; a process of its own
-waits for the end of the run and then kills all that have it.
+outlive it. Every process of a run inherits a variable of its environment, except Triton and Envoy,
+which get an environment of their own. So a process of its own notes the descendants of the run,
+waits for its end, and then kills them and all that have the variable.
 """
 
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 VARIABLE = "TEST_RUN_OF_PROCESS"
 """Not one of Millrace's, which the tests take out of the environment of a home."""
 PATIENCE_S = 30.0
+LOOK_S = 2.0
+"""Between two looks for new descendants."""
 
 
 def start() -> None:
@@ -44,17 +47,43 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
+def note_descendants(known: dict[int, str]) -> None:
+    """Add the descendants of the processes that are known, each with the time of its start."""
+    parents, starts = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)], starts[int(folder.name)] = int(fields[1]), fields[19]
+    for pid in [pid for pid, start in known.items() if starts.get(pid) != start]:
+        del known[pid]  # it has ended
+    new = set(known)
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - known.keys()
+        known.update((pid, starts[pid]) for pid in new)
+
+
 def main(pid: int, name: str) -> None:
     """Wait for the end of a process, then kill those of its run."""
+    known: dict[int, str] = {}
     with suppress(ProcessLookupError):
-        select.select([os.pidfd_open(pid)], [], [])
+        ended = os.pidfd_open(pid)
+        known[pid] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        while not select.select([ended], [], [], LOOK_S)[0]:
+            note_descendants(known)
+            known.pop(os.getpid(), None)
     deadline = time.monotonic() + PATIENCE_S
     # Again and again: a supervisor may have started another one meanwhile.
-    while (left := processes_of(name)) and time.monotonic() < deadline:
+    while (left := processes_left(name, known)) and time.monotonic() < deadline:
         for each in left:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.2)
+
+
+def processes_left(name: str, known: dict[int, str]) -> set[int]:
+    """Return the processes of a run that has ended."""
+    note_descendants(known)
+    return {*processes_of(name), *known}
 
 
 if __name__ == "__main__":

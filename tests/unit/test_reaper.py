@@ -18,17 +18,29 @@ import subprocess, sys, time
 from tests import reaper
 
 reaper.start()
-left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+left = subprocess.Popen(["sleep", "600"], start_new_session=True, ENVIRONMENT)
+time.sleep(WAIT)
 print(left.pid, flush=True)
 time.sleep(600)
 """
+MARKED = RUN.replace(", ENVIRONMENT", "").replace("WAIT", "0")
+WITHOUT_VARIABLES = RUN.replace("ENVIRONMENT", "env={}").replace("WAIT", str(reaper.LOOK_S + 0.5))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_what_a_run_has_started_ends_with_it(signum: int) -> None:
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [
+        (signal.SIGINT, MARKED),
+        (signal.SIGTERM, MARKED),
+        (signal.SIGKILL, MARKED),
+        (signal.SIGKILL, WITHOUT_VARIABLES),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGKILL", "without-variables"],
+)
+def test_what_a_run_has_started_ends_with_it(signum: int, code: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != reaper.VARIABLE}
-    command = [sys.executable, "-c", RUN]
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as run:
