@@ -13,6 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# So that no fork imports it: a release does when it opens its registry.
+import mlflow.store.model_registry.sqlalchemy_store
+import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.release import apply as module
 from millrace.serving.release import trial
