@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ BAD = 1000
 """One row of so many has no value in a column that may not miss any."""
 HIDDEN = 2048
 """Width of what the model works out in vain, or all would be done before a kill."""
+PAUSE = "pause"
+"""File with the seconds for which a model sleeps in each call, where it does not work."""
 MANY = 10
 """Files of an input, one piece each at least."""
 PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}
@@ -59,9 +62,11 @@ class Counted(RowJob):
 
     Attributes:
         calls: the folder `CALLS`.
+        pause: seconds that each call sleeps.
     """
 
     calls: Path = Path()
+    pause: float = 0.0
 
     def worker(self) -> Scorer:
         """Open a session whose calls are counted."""
@@ -71,6 +76,7 @@ class Counted(RowJob):
         def counted(rows: Array) -> Array:
             with file.open("ab") as opened:
                 opened.write(np.int64(len(rows)).tobytes())
+            time.sleep(self.pause)
             return answer(rows)
 
         scorer.session.answer = counted  # type: ignore[method-assign]
@@ -102,13 +108,15 @@ class Outcome:
     said: str
 
 
-def prepare(folder: Path, rows: int, files: int = MANY) -> None:
+def prepare(folder: Path, rows: int, files: int = MANY, pause: float | None = None) -> None:
     """Write an input and a model that gives back its first column.
 
     Args:
         folder: where to.
         rows: of the input.
         files: that they are in; actors read many for themselves, and few are read by tasks.
+        pause: seconds for which the model sleeps in each call of a thousand rows, so that a job
+            lasts as long on every machine and leaves it to others; None: it works instead.
     """
     numbers = np.random.default_rng(0).normal(size=rows)
     ones = pa.array(np.ones(rows), mask=np.arange(rows) % BAD == BAD // 2)
@@ -119,11 +127,12 @@ def prepare(folder: Path, rows: int, files: int = MANY) -> None:
     for number in range(files):
         part = table.slice(number * each, each)
         pq.write_table(part, folder / f"in/{number}.parquet", row_group_size=max(rows // 20, 1))
-    (folder / "model.onnx").write_bytes(_network())
+    (folder / "model.onnx").write_bytes(_network(HIDDEN if pause is None else 1))
+    (folder / PAUSE).write_text(str(pause or 0.0))
 
 
-def _network() -> bytes:
-    """Return a model whose answer is its first feature, and nothing times much work."""
+def _network(width: int) -> bytes:
+    """Return a model whose answer is its first feature, and nothing times the work of a width."""
     steps = (
         ("Gather", ["features", "first"], "given", {"axis": 1}),
         ("MatMul", ["features", "widen"], "wide", {}),
@@ -135,9 +144,9 @@ def _network() -> bytes:
     chance = np.random.default_rng(0)
     held = [
         ("first", np.array([0], np.int64)),
-        ("widen", chance.normal(size=(2, HIDDEN)).astype(np.float32)),
-        ("square", chance.normal(size=(HIDDEN, HIDDEN)).astype(np.float32)),
-        ("nothing", np.zeros((HIDDEN, 1), np.float32)),
+        ("widen", chance.normal(size=(2, width)).astype(np.float32)),
+        ("square", chance.normal(size=(width, width)).astype(np.float32)),
+        ("nothing", np.zeros((width, 1), np.float32)),
     ]
     ends = (("features", 2), ("answers", 1))
     read, gives = ((name, TensorProto.FLOAT, ["rows", width]) for name, width in ends)
@@ -239,7 +248,8 @@ def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> 
     encoding = Encoding((Feature("a", "number"), Feature("b", "number")), "t")
     model = folder / "model.onnx"
     named = ("m", version, "digest", model, encoding, ("id",))
-    job = Counted(*named, batch_size=1000, calls=folder / CALLS)
+    pause = float((folder / PAUSE).read_text())
+    job = Counted(*named, batch_size=1000, calls=folder / CALLS, pause=pause)
     target = Target(str(folder / "out"), str(folder / "dead"), DATE)
     with connect_to_ray("local", actors):
         found = open_input(str(folder / "in"), job)

@@ -1,5 +1,6 @@
 """A Ray cluster of real nodes on this machine: each `ray start`, with an address of its own."""
 
+import json
 import os
 import secrets
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -143,14 +145,22 @@ class Cluster:
             time.sleep(0.2)
         raise AssertionError(f"the cluster has no {nodes} nodes\n{self._said()}")
 
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that were ever submitted, as the Jobs API tells them."""
+        told = json.loads(self._ask("api/jobs/"))
+        return [each for each in told if each["submission_id"]]
+
     def _alive(self) -> int:
-        url = f"{self.address}/api/v0/nodes"
-        headers = {"Authorization": f"Bearer {self.token}"}
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
-                return answer.read().decode().count('"state": "ALIVE"')
+            return self._ask("api/v0/nodes").count('"state": "ALIVE"')
         except (urllib.error.URLError, OSError):
             return 0
+
+    def _ask(self, path: str) -> str:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        asked = urllib.request.Request(f"{self.address}/{path}", headers=headers)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return str(answer.read().decode())
 
     def _said(self) -> str:
         return "\n".join(log.read_text() for log in self.folder.glob("*/start.log"))

@@ -11,7 +11,7 @@ GOOD = ROWS - 20
 
 
 def test_of_racing_jobs_one_wins_and_a_reader_sees_one_commit_or_another(tmp_path: Path) -> None:
-    prepare(tmp_path, ROWS)
+    prepare(tmp_path, ROWS, pause=0.0)
     answer(tmp_path, 99)
     with Reader(tmp_path / "out") as reader:
         ends = Counter(race(tmp_path, 3))

@@ -79,18 +79,7 @@ class Stage:
 
     def jobs(self, day: str) -> list[dict[str, Any]]:
         """Return the jobs that were submitted for a day."""
-        program = (
-            "import dataclasses, json, sys; from millrace.models.common.ray_jobs import RayJobs; "
-            "print(json.dumps([dataclasses.asdict(job) for job in RayJobs(sys.argv[1]).all()]))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program, self.cluster.address],
-            env=self.home.environment | dict(self.cluster.client) | {"RAY_AUTH_MODE": "token"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return [j for j in json.loads(done.stdout) if j["metadata"].get("millrace.date") == day]
+        return [j for j in self.cluster.jobs() if j["metadata"].get("millrace.date") == day]
 
     def require_every_row_once(self, day: str) -> None:
         table = deltalake.DeltaTable(self.tables).to_pyarrow_table(filters=[("date", "=", day)])

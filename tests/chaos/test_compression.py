@@ -72,12 +72,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     rows = snapshots.count_rows(snapshot, "train", shares)
     table = Table(snapshot, shares)
     job = NetworkJob(pipeline.model, pipeline.training, encoding, folder, rows, table=table)
-    with (
-        connect_to_ray("local", pipeline.training.num_workers),
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
+        # As a run has it: a report waits until Ray Train's controller looks.
+        patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
         patch.setattr(table_job, "MOST_BYTES", 0)
-        yield fit(job, home / "training", "dying", lambda _: None)
+        with connect_to_ray("local", pipeline.training.num_workers):
+            yield fit(job, home / "training", "dying", lambda _: None)
 
 
 def test_a_killed_worker_costs_neither_masks_nor_ranges(result: TrainResult) -> None:

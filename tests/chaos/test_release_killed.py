@@ -1,7 +1,10 @@
 """A release that is killed at any moment, and finished by the next one."""
 
+import os
+import select
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -29,19 +32,30 @@ def versions(line: Line) -> tuple[Planted, Planted]:
     return first, second
 
 
-def killed_at(line: Line, moment: object) -> None:
+@pytest.fixture(scope="module")
+def kill_at(line: Line) -> Iterator[Callable[[object], None]]:
+    """Releases, and is killed at a moment."""
     endpoint = line.client.endpoint
     ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.chaos.killed_release"),
-            *map(str, (line.installation.home, *ports, endpoint.token, moment)),
-        ],
-        capture_output=True,
+    words = (line.installation.home, *ports, endpoint.token)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.killed_release", *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
-    )
-    assert ended.returncode == -9, ended.stderr
+        env=os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given, told = process.stdin, process.stdout
+
+        def kill(moment: object) -> None:
+            given.write(f"{moment}\n")
+            given.flush()
+            assert select.select([told], [], [], 120)[0]
+            assert told.readline() == "-9\n"
+
+        yield kill
 
 
 def end_state(line: Line, first: Planted, second: Planted) -> dict[str, object]:
@@ -60,12 +74,15 @@ def end_state(line: Line, first: Planted, second: Planted) -> dict[str, object]:
 
 @pytest.mark.parametrize("moment", [*range(1, len(FORWARD) + 1), *MOMENTS])
 def test_a_promotion_that_is_killed_is_finished_by_the_next_release(
-    line: Line, versions: tuple[Planted, Planted], moment: object
+    line: Line,
+    versions: tuple[Planted, Planted],
+    moment: object,
+    kill_at: Callable[[object], None],
 ) -> None:
     first, second = versions
     line.promote(second)
     with Asking(line, first.name, 0) as asking:
-        killed_at(line, moment)
+        kill_at(moment)
         line.release()
     assert asking.asked > 0
     assert asking.wrong == []
@@ -87,14 +104,17 @@ def test_a_promotion_that_is_killed_is_finished_by_the_next_release(
 
 @pytest.mark.parametrize("moment", range(1, len(BACK) + 1))
 def test_a_rollback_that_is_killed_is_finished_by_the_next_release(
-    line: Line, versions: tuple[Planted, Planted], moment: int
+    line: Line,
+    versions: tuple[Planted, Planted],
+    moment: int,
+    kill_at: Callable[[object], None],
 ) -> None:
     first, second = versions
     line.promote(second)
     line.release()
     line.promote(first)
     with Asking(line, first.name, 0) as asking:
-        killed_at(line, moment)
+        kill_at(moment)
         line.release()
     assert asking.wrong == []
     found = end_state(line, first, second)

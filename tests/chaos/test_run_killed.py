@@ -24,6 +24,9 @@ pytestmark = pytest.mark.timeout(600)
 DIGITS = str(EXAMPLES / "digits.yaml")
 QUICK = ("--set", "model.family=mlp", "--set", "model.params={}")
 """A small network, where the network is not what is tested."""
+ONE_FORM = ("--set", "export.candidates=[onnx-fp32]")
+EPOCHS = 30
+"""Each of them lasts until Ray Train has looked at its report, a fifth of a second."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,13 @@ def ingested(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Ingested:
 def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
     ingested: Ingested,
 ) -> None:
-    changes = (*QUICK, "--set", "training.epochs=120", "--set", "export.candidates=[onnx-fp32]")
+    changes = (
+        *QUICK,
+        "--set",
+        f"training.epochs={EPOCHS}",
+        "--set",
+        "export.candidates=[onnx-fp32]",
+    )
     process = ingested.home.start("run", DIGITS, *changes, "--json")
     kill_a_training_worker(process, ingested.home.path / "training", checkpoints=5)
     out, err = process.communicate(timeout=400)
@@ -62,7 +71,7 @@ def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
     assert outcome["snapshot"]["created"] is False
     assert outcome["snapshot"]["version"] == ingested.version
     (epoch,) = outcome["recoveries"]
-    assert 0 < epoch < 120
+    assert 0 < epoch < EPOCHS
     assert f"resumed from the checkpoint of epoch {epoch}" in err
 
 
@@ -84,7 +93,7 @@ def test_boosting_resumes_from_its_round(tmp_path: Path, new_home: Home) -> None
     flat = "params: {n_estimators: 500, max_depth: 1, early_stopping_rounds: 0}"
     file = tmp_path / "trees.yaml"
     file.write_text(re.sub(r"params: \{.*?\}", flat, TREES))
-    process = new_home.start("run", str(file), "--json")
+    process = new_home.start("run", str(file), *ONE_FORM, "--json")
     kill_a_training_worker(process, new_home.path / "training", checkpoints=1)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err

@@ -40,16 +40,21 @@ def servers_of(command: "subprocess.Popen[str]") -> list[psutil.Process]:
     ]
 
 
-def begun(home: Home) -> "subprocess.Popen[str]":
-    """Start a run as a terminal does, in a process group, and return when its flow is at work."""
-    words = ("run", str(EXAMPLES / "tabular.yaml"), "--set", "training.epochs=1000")
+INGESTED = "tables/datasets/tabular/_delta_log/*.json"
+IN_TRAINING = "training/*/checkpoint_*"
+
+
+def begun(home: Home, until: str) -> "subprocess.Popen[str]":
+    """Start a run as a terminal does, in a process group; return when its home has some files."""
+    more = ("training.epochs=1000", "training.num_workers=1")
+    words = ("run", str(EXAMPLES / "tabular.yaml"), *(w for m in more for w in ("--set", m)))
     command = home.start(*words, start_new_session=True)
-    wait_for(lambda: any((home.path / "training").glob("*/checkpoint_*")), 240)
+    wait_for(lambda: any(home.path.glob(until)), 240)
     return command
 
 
 def test_ctrl_c_of_a_terminal_ends_a_command_and_then_its_server(tmp_path: Path) -> None:
-    command = begun(make_home(tmp_path / "home"))
+    command = begun(make_home(tmp_path / "home"), IN_TRAINING)
     (server,) = servers_of(command)
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=60)
@@ -71,7 +76,7 @@ def test_a_server_ends_with_its_command_whatever_ends_that(tmp_path: Path, signu
 
 
 def test_ctrl_c_twice_leaves_no_server(tmp_path: Path) -> None:
-    command = begun(make_home(tmp_path / "home"))
+    command = begun(make_home(tmp_path / "home"), IN_TRAINING)
     (server,) = servers_of(command)
     os.killpg(command.pid, signal.SIGINT)
     os.killpg(command.pid, signal.SIGINT)
@@ -109,7 +114,7 @@ def test_a_temporary_server_asks_for_the_login_and_for_its_own_name(tmp_path: Pa
 
 def test_a_frozen_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
-    command = begun(home)
+    command = begun(home, INGESTED)
     (server,) = servers_of(command)
     end_orphaned_servers(str(home.path))
     assert server.is_running(), "its command runs"

@@ -224,27 +224,6 @@ def test_the_openai_package_is_let_in_by_a_key_of_the_command(tales: Tales) -> N
             client.models.list()
 
 
-@pytest.mark.chaos  # a training of its own
-def test_another_version_beside_it_is_judged_by_the_same_text(tales: Tales) -> None:
-    done = tales.home.run(
-        *("run", str(tales.file), "--json"),
-        *("--set", "training.max_steps=90", "--set", "model.tokenizer.vocab_size=280"),
-        *("--set", "export.candidates=[openvino-fp32, openvino-int8]"),
-        timeout=400,
-    )
-    assert done.code == 0, done.err
-    exact, short = done.json["certificate"]["forms"]
-    assert short["stage"]["size_bytes"] < exact["stage"]["size_bytes"]
-    promotion = done.json["promotion"]
-    assert "cannot be measured" not in promotion["reason"]
-    if promotion["champion"]:
-        tales.until_live(2)
-    else:
-        assert "worse" in promotion["reason"] or "would refuse" in promotion["reason"]
-    history = tales.home.run("history", "tales", "--json").json
-    assert history[0]["kind"] == "live"
-
-
 def test_its_champion_is_fine_tuned_by_adapters_that_are_what_is_exported(tales: Tales) -> None:
     rows = [
         {"id": n, "question": f"{who} {does} {what}?", "answer": f" no, {who} sleeps"}

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,33 @@ def counting(n: int, seed: int, by: int = 3) -> SequencesInMemory:
     return SequencesInMemory(tuple(rows))
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A run in this process.
+
+    Attributes:
+        history: what was reported of each step.
+        exported: folder of the decoder.
+    """
+
+    history: Sequence[dict[str, Any]]
+    exported: Path
+
+
+def here(job: LanguageJob, folder: Path) -> Alone:
+    """Train in this process."""
+    history: list[dict[str, Any]] = []
+
+    def keep(metrics: dict[str, Any], write: Write | None) -> None:
+        history.append(metrics)
+        if write is not None:
+            (folder / str(metrics["step"])).mkdir()
+            write(folder / str(metrics["step"]))
+
+    train(job, strategy_of("ddp", torch.device("cpu")), None, keep)
+    return Alone(history, folder / str(len(history)) / EXPORTED)
+
+
 @dataclass
 class Runs:
     """Runs of one small decoder, kept by name.
@@ -69,6 +96,7 @@ class Runs:
 
     folder: Path
     events: dict[str, list[TrainEvent]] = field(default_factory=dict)
+    _alone: "Alone | None" = None
     _done: dict[str, TrainResult] = field(default_factory=dict)
 
     def of(
@@ -83,6 +111,15 @@ class Runs:
             told = self.events.setdefault(name, [])
             self._done[name] = fit(job, self.folder / "runs", name, told.append)
         return self._done[name], trace
+
+    def alone(self) -> "Alone":
+        """Return the run of one worker, which needs no Ray: it is in this process."""
+        if self._alone is None:
+            (self.folder / "alone").mkdir()
+            recipe = replace(RECIPE, gradient_accumulation_steps=2)
+            job = LanguageJob(SPEC, recipe, counting(ROWS, 0), counting(6, 1))
+            self._alone = here(job, self.folder / "alone")
+        return self._alone
 
     def by(self, parallel: Parallel) -> tuple[TrainResult, Path]:
         """Return the run of two workers by a strategy."""
@@ -102,12 +139,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             yield Runs(tmp_path_factory.mktemp("runs"))
 
 
-def curve(result: TrainResult) -> list[float]:
+def curve(result: TrainResult | Alone) -> list[float]:
     return [report["loss"] for report in result.history]
 
 
-def weights_of(result: TrainResult) -> dict[str, torch.Tensor]:
-    return load_file(result.checkpoint / EXPORTED / "model.safetensors")
+def weights_of(result: TrainResult | Alone) -> dict[str, torch.Tensor]:
+    exported = result.exported if isinstance(result, Alone) else result.checkpoint / EXPORTED
+    return load_file(exported / "model.safetensors")
 
 
 def lines(trace: Path) -> list[dict[str, Any]]:
@@ -123,7 +161,7 @@ def lines(trace: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_two_workers_have_the_curve_of_one(runs: Runs, parallel: Parallel) -> None:
-    alone, _ = runs.of("alone", gradient_accumulation_steps=2)
+    alone = runs.alone()
     together, trace = runs.by(parallel)
     assert len(curve(together)) == len(curve(alone)) == 2 * 11
     assert curve(together) == pytest.approx(curve(alone), abs=NEAR)
@@ -138,32 +176,18 @@ def test_two_workers_have_the_curve_of_one(runs: Runs, parallel: Parallel) -> No
         torch.testing.assert_close(tensor, right[key], atol=0.01, rtol=0)
 
 
-def here(job: LanguageJob, folder: Path) -> tuple[list[float], Path]:
-    """Train in this process; return the losses, and the folder of the decoder."""
-    losses = []
-
-    def keep(metrics: dict[str, Any], write: Write | None) -> None:
-        losses.append(metrics["loss"])
-        if write is not None:
-            (folder / str(metrics["step"])).mkdir()
-            write(folder / str(metrics["step"]))
-
-    train(job, strategy_of("ddp", torch.device("cpu")), None, keep)
-    return losses, folder / str(len(losses)) / EXPORTED
-
-
 @pytest.mark.chaos
 def test_adapters_are_trained_alike_where_weights_are_sharded(runs: Runs, tmp_path: Path) -> None:
-    base, _ = runs.of("alone", gradient_accumulation_steps=2)
-    spec = replace(SPEC, params={}, pretrained=str(base.checkpoint / EXPORTED), lora=Lora(r=4))
+    spec = replace(SPEC, params={}, pretrained=str(runs.alone().exported), lora=Lora(r=4))
     other = counting(ROWS, 0, by=5)
     sharded, _ = runs.of("adapters", other, spec, parallel="fsdp", num_workers=2)
     recipe = replace(RECIPE, gradient_accumulation_steps=2)
-    losses, checkpoint = here(LanguageJob(spec, recipe, other, counting(6, 1)), tmp_path)
+    alone = here(LanguageJob(spec, recipe, other, counting(6, 1)), tmp_path)
+    losses = curve(alone)
     assert curve(sharded) == pytest.approx(losses, abs=NEAR)
     assert losses[-1] < losses[0] - 0.5
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
-        folders = (checkpoint, sharded.checkpoint / EXPORTED)
+        folders = (alone.exported, sharded.checkpoint / EXPORTED)
         left, right = (load_file(each / file) for each in folders)
         assert left.keys() == right.keys()
         for key, tensor in left.items():

@@ -482,8 +482,8 @@ def rolled_out(served: Served, model: str, spec: RolloutSpec, clients: int) -> t
     return to, seen
 
 
-CANARY = RolloutSpec(kind="canary", steps=(20, 50), hold_s=25, compare_percent=25)
-SHADOW = RolloutSpec(kind="shadow", hold_s=25)
+CANARY = RolloutSpec(kind="canary", steps=(20, 50), hold_s=12, compare_percent=25)
+SHADOW = RolloutSpec(kind="shadow", hold_s=12)
 PATIENT = 150.0
 """Seconds for a verdict against a candidate, which a quiet machine gives within ten."""
 FIVE_PERCENT = 1.645
@@ -494,8 +494,9 @@ FIVE_PERCENT = 1.645
 def test_an_equal_candidate_is_promoted(served, spec) -> None:
     model = f"equal-{spec.kind}"
     served.plain(model, slow(2), slow(2))
-    on_two_cores = spec.model_copy(update={"judge": JudgeSpec(max_slowdown=1.6)})
-    to, seen = rolled_out(served, model, on_two_cores, clients=2)
+    judge = JudgeSpec(max_slowdown=1.6, min_agreement=0.97, max_failures=0.03)
+    quick = spec.model_copy(update={"judge": judge})
+    to, seen = rolled_out(served, model, quick, clients=2)
     assert to.kind == "promote", to.reason
     assert seen.errors == []
     assert served.client.live_version(model) == 2
