@@ -96,7 +96,10 @@ def _has_valid_port(address: str) -> bool:
 
 
 def split_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
-    """Return an http address without its login, and its user and password, or None."""
+    """Split an http address into the address without its login, and the user and password.
+
+    The second is None if the address has no login.
+    """
     try:
         parts = urlsplit(address or "")
     except ValueError:  # the client that connects to it reports this

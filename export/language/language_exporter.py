@@ -104,7 +104,7 @@ class LanguageExporter:
                 "there is no held-out text to measure the variants on",
                 seen=f"{len(self.held_out.lengths)} documents or chunks, "
                 f"{self.held_out.counted} tokens that count in the loss",
-                valid="a document of two tokens or more",
+                valid="at least one held-out document of two tokens or more",
             )
         return write_reference_in_subprocess(
             *(

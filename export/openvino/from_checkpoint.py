@@ -1,4 +1,6 @@
-"""Exports a decoder's exact variant: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
+"""Exports a decoder to OpenVINO without quantization.
+
+Run as `python -m millrace.export.openvino.from_checkpoint FROM TO`.
 
 FROM is a checkpoint folder in the format of transformers. TO gets the decoder in float32, and the
 tokenizer and detokenizer as OpenVINO models.

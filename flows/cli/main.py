@@ -320,7 +320,7 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The file to write, such as home.tar.gz.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write the home folder to one file, also while `up` runs: versions, tables, keys, history."""
+    """Write the home folder (versions, tables, keys, history) to one file, even while `up` runs."""
     from millrace.flows.cli.backup import back_up
 
     console.set_up_logging()

@@ -202,7 +202,10 @@ class ScheduleLoop:
         self._flows.clear()  # a flow may have been deleted with its deployments
 
     def _report(self, change: RegisterDeployment) -> None:
-        """Log a registered deployment; if its spec did not change, record that it was restored."""
+        """Log that a deployment was registered, or that it was restored.
+
+        It was restored if its spec is the one registered before: Prefect had lost or changed it.
+        """
         name = change.spec.name
         if self._applied.get(name) != change.spec:
             log.info("%s is registered: %s", name, change.spec.cron or "only on request")

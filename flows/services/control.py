@@ -171,10 +171,12 @@ def _start(settings: Settings, report: Report) -> Process:
 
 
 def _update_schedules(settings: Settings, report: Report) -> None:
-    """Have the running services schedule the chosen pipeline files, if any, and wait for that.
+    """Have the running services schedule the chosen pipeline files, and wait until they have.
+
+    Does nothing if the user has not chosen any.
 
     Raises:
-        WorkError: Prefect does not have the schedules in time.
+        WorkError: the schedules were not in Prefect in time.
     """
     if "pipelines" not in settings.model_fields_set:
         return

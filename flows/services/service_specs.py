@@ -287,7 +287,9 @@ def find_service(settings: Settings, names: list[str]) -> Service:
     """
     services = {service.name: service for service in local_services(settings)}
     if len(names) != 1 or names[0] not in services:
-        raise InputError("name one service", seen=" ".join(names), valid=", ".join(services))
+        raise InputError(
+            "give the name of exactly one service", seen=" ".join(names), valid=", ".join(services)
+        )
     return services[names[0]]
 
 

@@ -64,7 +64,7 @@ class PruningSpec(Spec):
 
 
 class QuantizationAwareSpec(Spec):
-    """Training on rounded weights and activations, so that int8 variants lose less."""
+    """Training on rounded weights and activations, so that int8 variants lose less accuracy."""
 
     start: float = Field(0.5, ge=0, lt=1, description="Share of training before rounding begins.")
     averaging_constant: float = Field(

@@ -110,10 +110,10 @@ def kind_named(name: str) -> ModelKind:
     """
     if name not in KINDS:
         raise InputError(
-            f"this Millrace does not know the kind of model {name!r}",
+            f"this version of Millrace does not know the model kind {name!r}",
             seen=name,
             valid=", ".join(KINDS),
-            hint="if a newer Millrace registered the model, update Millrace here",
+            hint="if a newer version of Millrace registered the model, update this installation",
         )
     kind: ModelKind = load_object(KINDS[name])()
     return kind
@@ -184,8 +184,8 @@ def find_misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
 
     Args:
         family: `model.family`.
-        parts: parts of the pipeline file by name. A key with its default value is not reported,
-            because a resolved pipeline file has all keys.
+        parts: parts of the pipeline file by name. A key with its default value is not reported:
+            a resolved pipeline file has every key, also those that the user did not set.
     """
     if not any(kind.trains(family) for kind in all_kinds()):
         return  # an unknown family is another error, which is reported first

@@ -97,7 +97,7 @@ class ResNet(nn.Module):
                 f"images of {list(image_shape)} are too small for {len(channels)} stages"
             )
         if blocks < 1:
-            raise ValueError(f"blocks {blocks} leaves no block; it must be 1 or more")
+            raise ValueError(f"blocks is {blocks}; it must be 1 or more")
         self.image_shape = tuple(image_shape)
         self.augment = Augment(shift, flip)
         self.stem = nn.Sequential(*_convolution(image_shape[0], channels[0]), nn.ReLU())

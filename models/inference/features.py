@@ -141,7 +141,10 @@ class Rule:
     fraction: str
 
     def faults(self, part: Array) -> list[tuple[Array, str]]:
-        """Return masks of the failing rows of `[rows, width]`, and the errors; the first counts."""
+        """Return, for each check of `[rows, width]`, the mask of failing rows, and the error.
+
+        The error of a row is that of the first check that it fails.
+        """
         faults = [(np.isinf(part), self.unreadable)]
         if not self.nullable:
             faults.append((np.isnan(part), self.missing))

@@ -139,8 +139,8 @@ def require_room(size: int, folder: Path, what: str) -> None:
     if size > most:
         raise WorkError(
             f"the disk has too little free space for the files of {what}",
-            seen=f"{size:,} bytes",
-            valid=f"at most {max(most, 0):,} on the disk of {folder}",
+            seen=f"{size:,} bytes needed",
+            valid=f"at most {max(most, 0):,} bytes, which are free on the disk of {folder}",
             hint="free disk space there, and run the command again",
         ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

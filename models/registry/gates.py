@@ -139,10 +139,10 @@ def refusal(
     """Return why a version may not go live; None if it may.
 
     Args:
-        require: requirements of the version's pipeline file. For a version that is not signed:
-            those of the home's owner, because nobody knows who wrote the version's pipeline file.
+        require: the requirements in the version's pipeline file. An unsigned version has those of
+            the owner of the home folder, because nobody knows who wrote its pipeline file.
         credentials: what is known of the version.
-        incumbent: the live version; None if there is none, or it is not to be compared.
+        incumbent: the live version to compare with; None if there is none, or for no comparison.
     """
     if require.signed and credentials.unsigned:
         return f"it is not trusted: {credentials.unsigned}"

@@ -1,6 +1,7 @@
 """The files of a registered version, which are fetched from MLflow and checked.
 
-The kind of model defines where the model's files are, and which evidence files lie beside them.
+The kind of model defines where the model's files are, and which evidence files are stored with
+them.
 """
 
 import re
@@ -61,7 +62,7 @@ class ModelVersion:
         """The version's kind of model; `FIRST_KIND` if an earlier Millrace registered it.
 
         Raises:
-            InputError: this Millrace does not know the kind.
+            InputError: this version of Millrace does not know the kind.
         """
         return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
 

@@ -105,7 +105,7 @@ class NetworkLearner:
         return loss.detach(), self.objective.sums(logits.detach().float(), target)
 
     def share_buffers(self) -> None:
-        """Broadcast rank 0's running statistics to all workers, as only rank 0's are saved."""
+        """Give all workers the running statistics of rank 0, which are the ones that are saved."""
         if torch.distributed.is_initialized():
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)

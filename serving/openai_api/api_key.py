@@ -92,7 +92,7 @@ def add_key(
     """
     if any(key.name == name for key in keys):
         raise InputError(
-            "an API key of this name exists",
+            "an API key with this name already exists",
             seen=name,
             hint="revoke it first, or choose another name",
         )

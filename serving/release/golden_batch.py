@@ -130,7 +130,7 @@ class GoldenBatch:
             raise WorkError(
                 "the model's answers differ from its certified answers",
                 seen=f"largest difference {largest:.2e} on the golden batch",
-                valid=f"at most {allowed:.2e}, row by row and in a batch",
+                valid=f"at most {allowed:.2e}, for single rows and for the whole batch",
             )
         return largest
 

@@ -246,7 +246,10 @@ def _plan_switches(
 def _outdated_replicas(
     cluster: ClusterState, model: str, target: DesiredVersion, split: Split | None
 ) -> list[Replica]:
-    """Return the reachable replicas that do not serve the rollout's step, or else the target."""
+    """Return the reachable replicas that do not serve what they should.
+
+    That is the current step of a rollout, or the target if there is no rollout.
+    """
     return [
         replica
         for replica in cluster.reachable

@@ -99,7 +99,9 @@ class LiveCheck:
         try:
             found = list(read_examples(scored, columns, live.answers, self._sample.rows))
         except OSError as error:
-            raise InputError("the sampled rows cannot be read again", seen=error) from error
+            raise InputError(
+                "the sampled rows could not be read a second time", seen=error
+            ) from error
         if not found:
             raise InputError("none of the sampled rows has an answer")
         return found

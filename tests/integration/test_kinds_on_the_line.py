@@ -130,7 +130,7 @@ def test_a_toy_kind_scores_as_it_answers(served: Served) -> None:
 def test_without_its_line_a_kind_is_unknown(served: Served) -> None:
     refused = served.home.run("predict", "slopes")
     assert refused.code == 2
-    assert "does not know the kind of model 'toy'" in refused.err
+    assert "does not know the model kind 'toy'" in refused.err
 
 
 def test_the_trees_are_certified_against_xgboost(served: Served) -> None:

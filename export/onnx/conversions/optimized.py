@@ -125,7 +125,7 @@ class _Graph:
         return is_scale and product is not None and product.op_type == "MatMul"
 
     def find_heads(self) -> Heads | None:
-        """Return the shape of attention from the first tensor that is reshaped into heads."""
+        """Return the attention heads, read from the first tensor that is reshaped into heads."""
         for node in self.graph.node:
             shape = self.made_by.get(node.input[1]) if node.op_type == "Reshape" else None
             if shape is None or shape.op_type != "Concat" or len(shape.input) != 4:

@@ -298,11 +298,13 @@ def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) 
         return
     raise InputError(
         "there are too few documents to train and to evaluate a model",
-        seen=", ".join(f"{split} {c.documents} of {c.tokens} tokens" for split, c in splits.items())
-        + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows have no "
-        "text, or no answer",
+        seen=", ".join(
+            f"{split}: {c.documents} documents, {c.tokens} tokens" for split, c in splits.items()
+        )
+        + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows are "
+        "left out, without a text or an answer",
         valid="a document with two tokens or more in each split",
-        hint="add documents with different keys, or change dataset.split",
+        hint="add documents, each with a key of its own, or change dataset.split",
     )
 
 
@@ -362,7 +364,7 @@ def _metadata(table: TokenTable) -> dict[str, str]:
 def _find_version(
     name: str, uri: str, delta: DeltaTable, installation: Installation, fingerprint: str | None
 ) -> TokenTable | None:
-    """Return the newest version, or the newest with a fingerprint; None if there is none."""
+    """Return the newest version, or the newest with a given fingerprint; None if there is none."""
     for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):
         values: dict[str, Any] = json.loads(entry.get(METADATA, "{}"))
         if values and fingerprint in (None, values["fingerprint"]):

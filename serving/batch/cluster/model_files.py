@@ -6,6 +6,7 @@ the files in a temporary folder, where the next job of the version finds them.
 
 import fcntl
 import os
+import platform
 import shutil
 import stat
 import tempfile
@@ -164,10 +165,10 @@ def _own_cache() -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise WorkError(
-            "the folder for models on this node is not private to this user",
+            f"the folder for models on the node {platform.node()} is not private to this user",
             seen=f"{folder}, {stat.filemode(found.st_mode)} of user {found.st_uid}",
             valid="a folder of this user with mode 0700",
-            hint="remove the folder on that node",
+            hint=f"remove {folder} on that node",
         )
     return folder
 

@@ -257,7 +257,10 @@ def forecast(
 
 
 def commits_of(samples: Sequence[Sample], unit: Unit) -> list[tuple[float, int]]:
-    """Return seconds and amount at the start and at every sample with new work."""
+    """Return the start and each sample with more work than the one before.
+
+    Each is a pair: seconds since the start, and the work done by then, in `unit`.
+    """
     found = [(0.0, 0)]
     for sample in samples:
         count = sample.work.count(unit)

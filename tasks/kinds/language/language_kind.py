@@ -84,15 +84,15 @@ class LanguageKind(ModelKind):
         declared = spec.columns.get(spec.target, ColumnSpec()).type
         if not spec.continued:
             raise InputError(
-                f"the family {family!r} generates text, and dataset.target {spec.target!r} is "
+                f"the family {family!r} generates text, but dataset.target {spec.target!r} is "
                 "not declared as text",
-                seen=declared or "its type is left out",
+                seen=declared or "no type",
                 valid=", ".join(TEXTS),
                 hint=f"dataset.columns: {{{spec.target}: {{type: text}}}}; {PROMPT_HINT}",
             )
         if declared not in (None, *TEXTS):
             raise InputError(
-                f"the family {family!r} generates text, and dataset.target {spec.target!r} is "
+                f"the family {family!r} generates text, but dataset.target {spec.target!r} is "
                 "not text",
                 seen=declared,
                 valid=", ".join(TEXTS),

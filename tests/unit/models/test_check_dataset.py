@@ -42,7 +42,7 @@ def test_a_language_model_takes_a_text_an_answer_or_a_chat(dataset: dict[str, An
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        ({}, ["generates text", "its type is left out", "dataset.columns: {t: {type: text}}"]),
+        ({}, ["generates text", "no type", "dataset.columns: {t: {type: text}}"]),
         ({"features": ["prompt"]}, ["not declared as text"]),
         (
             {"features": [], "columns": {"t": {"type": "category"}}},

@@ -145,7 +145,7 @@ def test_a_residual_network_has_the_blocks_that_are_asked_for(
     network = build("cnn", image_shape=[1, 4, 4], channels=[4, 8], blocks=blocks)
     found = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     assert len(found) == convolutions  # the stem, two in each block, and a projection
-    assert "leaves no block" in told("cnn", image_shape=[1, 4, 4], blocks=0)
+    assert "blocks is 0; it must be 1 or more" in told("cnn", image_shape=[1, 4, 4], blocks=0)
 
 
 def test_images_are_moved_in_training_only() -> None:

@@ -83,7 +83,7 @@ def test_limits_are_whole_and_above_0(limit) -> None:
 
 def test_two_keys_have_two_names() -> None:
     keys, *_ = two()
-    with pytest.raises(InputError, match="an API key of this name exists"):
+    with pytest.raises(InputError, match="an API key with this name already exists"):
         add_key(keys, "anna", 1, secret="x", now=0)
 
 

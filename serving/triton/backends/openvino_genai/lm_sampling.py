@@ -25,8 +25,8 @@ class Sampling:
         repetition_penalty: above 1 makes the tokens of prompt and answer less likely.
         seed: equal seeds give equal answers; None: a random seed.
         stop: texts that end an answer; the answer does not include them.
-        max_tokens: the largest number of tokens of one answer; None: the default.
-        min_tokens: the number of tokens of one answer before which it cannot end.
+        max_tokens: the largest number of tokens in one answer; None: the default.
+        min_tokens: the smallest number of tokens in one answer.
         n: the number of answers to the prompt.
         ignore_eos: continue after an end-of-text token, up to max_tokens.
     """

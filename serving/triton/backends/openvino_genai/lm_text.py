@@ -1,9 +1,9 @@
 """Detokenize an answer incrementally, so that the joined parts equal the whole text.
 
 A byte-level tokenizer may split a character between tokens, and other tokenizers decode a token
-differently at the start of a text. So the tokens before the new ones are decoded twice, without and
-with the new tokens; the difference is the new text (vLLM's `detokenize_incrementally`). Text that
-may still become another character is held back.
+differently at the start of a text. So the tokens before the new ones are decoded twice, once
+without and once with the new tokens; the difference is the new text (vLLM's
+`detokenize_incrementally`). Text whose last character is incomplete is held back.
 """
 
 from collections.abc import Sequence
