@@ -18,8 +18,10 @@ from pathlib import Path
 VARIABLE = "TEST_RUN_OF_PROCESS"
 """Not one of Millrace's, which the tests take out of the environment of a home."""
 PATIENCE_S = 30.0
-LOOK_S = 2.0
+LOOK_S = float(os.environ.get("TEST_RUN_LOOK_S", "2"))
 """Between two looks for new descendants."""
+STATE, PARENT, START = 0, 1, 19
+"""Fields of `/proc/PID/stat` after the name."""
 
 
 def start() -> None:
@@ -47,13 +49,19 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
+def stat_of(folder: Path) -> list[str]:
+    """Return the fields of `/proc/PID/stat` that follow the name, which may have spaces."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
 def note_descendants(known: dict[int, str]) -> None:
     """Add the descendants of the processes that are known, each with the time of its start."""
     parents, starts = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            parents[int(folder.name)], starts[int(folder.name)] = int(fields[1]), fields[19]
+            fields, pid = stat_of(folder), int(folder.name)
+            if fields[STATE] != "Z":
+                parents[pid], starts[pid] = int(fields[PARENT]), fields[START]
     for pid in [pid for pid, start in known.items() if starts.get(pid) != start]:
         del known[pid]  # it has ended
     new = set(known)
@@ -65,9 +73,9 @@ def note_descendants(known: dict[int, str]) -> None:
 def main(pid: int, name: str) -> None:
     """Wait for the end of a process, then kill those of its run."""
     known: dict[int, str] = {}
-    with suppress(ProcessLookupError):
+    with suppress(OSError):  # it has ended already
         ended = os.pidfd_open(pid)
-        known[pid] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        known[pid] = stat_of(Path(f"/proc/{pid}"))[START]
         while not select.select([ended], [], [], LOOK_S)[0]:
             note_descendants(known)
             known.pop(os.getpid(), None)
@@ -82,8 +90,11 @@ def main(pid: int, name: str) -> None:
 
 def processes_left(name: str, known: dict[int, str]) -> set[int]:
     """Return the processes of a run that has ended."""
+    for pid in processes_of(name):
+        with suppress(OSError):
+            known[pid] = stat_of(Path(f"/proc/{pid}"))[START]
     note_descendants(known)
-    return {*processes_of(name), *known}
+    return set(known)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -219,7 +220,7 @@ class LanguageExporter:
             return self._make_variant(name, variant, path)
         except WorkError as error:
             if not error.transient:
-                self._failed[name] = error
+                self._failed[name] = copy(error)  # without the frames, which hold the model
             raise
 
     def _make_variant(self, name: str, variant: LanguageVariant, path: Path) -> VariantFolder:

@@ -1,6 +1,7 @@
 """Makes and measures the ONNX variants of one trained model, one at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -145,7 +146,7 @@ class Exporter:
     def make(self, name: str) -> Path:
         """Make one variant unless its file exists, and return the file.
 
-        A variant that could not be made once is not tried again for what is made of it.
+        A variant that failed is not tried again when another one needs it.
 
         Raises:
             WorkError: the variant cannot be made, or not on this machine.
@@ -161,7 +162,7 @@ class Exporter:
             self._make_variant(name, path)
         except WorkError as error:
             if not error.transient:
-                self._failed[name] = error
+                self._failed[name] = copy(error)  # without the frames, which hold the model
             raise
         return path
 

@@ -44,7 +44,7 @@ BAD = 1000
 HIDDEN = 2048
 """Width of what the model works out in vain, or all would be done before a kill."""
 PAUSE = "pause"
-"""File with the seconds for which a model sleeps in each call, where it does not work."""
+"""File with the seconds that the model sleeps in each call; 0: it does not sleep."""
 MANY = 10
 """Files of an input, one piece each at least."""
 PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}

@@ -52,10 +52,14 @@ def kill_at(line: Line) -> Iterator[Callable[[object], None]]:
         def kill(moment: object) -> None:
             given.write(f"{moment}\n")
             given.flush()
-            assert select.select([told], [], [], 120)[0]
+            if not select.select([told], [], [], 120)[0]:
+                process.kill()  # a late answer would be taken for that of the next moment
             assert told.readline() == "-9\n"
 
-        yield kill
+        try:
+            yield kill
+        finally:
+            process.kill()
 
 
 def end_state(line: Line, first: Planted, second: Planted) -> dict[str, object]:

@@ -56,13 +56,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Ingested:
 def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
     ingested: Ingested,
 ) -> None:
-    changes = (
-        *QUICK,
-        "--set",
-        f"training.epochs={EPOCHS}",
-        "--set",
-        "export.candidates=[onnx-fp32]",
-    )
+    changes = (*QUICK, "--set", f"training.epochs={EPOCHS}", *ONE_FORM)
     process = ingested.home.start("run", DIGITS, *changes, "--json")
     kill_a_training_worker(process, ingested.home.path / "training", checkpoints=5)
     out, err = process.communicate(timeout=400)

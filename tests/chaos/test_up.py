@@ -139,7 +139,7 @@ def trial_of(up: Up, model: str) -> psutil.Process:
 
 
 def test_a_candidate_that_hangs_keeps_no_other_model_from_going_live(up: Up) -> None:
-    """It is stopped as well, or it would take both cores from what is not to wait for it."""
+    """Its trial is stopped, so that its use of a core delays nobody."""
     up.move(1)
     up.seconds_until(1, 60)
     plant(up.installation, "hangs", busy(4000, 400, depends=True))
@@ -149,7 +149,9 @@ def test_a_candidate_that_hangs_keeps_no_other_model_from_going_live(up: Up) -> 
     up.move(2)
     up.seconds_until(2, 40)
     up.asked_by()  # when that release is written down
-    # Of what came of the candidate, which may be known by now, nothing came before.
+    # The other model went live before the candidate's trial ended.
     ledger = ledger_of(up.installation)
     live = next(each.at for each in reversed(ledger.releases(NAME)) if each.kind == "live")
-    assert not [each for each in ledger.releases("hangs") if each.at < live]
+    outcomes = ledger.releases("hangs")
+    assert outcomes or up.is_in_a_release("hangs")
+    assert not [each for each in outcomes if each.at < live]

@@ -21,7 +21,7 @@ from millrace.tasks.release import MlflowRegistry
 from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 
 PAUSE_SECONDS = 0.002
-"""Between two questions: without it, they take a core away from what they are asked during."""
+"""Between two questions, so that they leave a core to the release."""
 
 
 @dataclass

@@ -1,10 +1,10 @@
 """Commands in processes that need not import everything anew.
 
 A command spends six to eight CPU seconds on importing torch, MLflow, Ray, Prefect and the like.
-Here one process imports them, and forks for each command of its test process. Millrace itself is
-imported by the command. Ray and MLflow read some variables when they are imported: the process has
-the values that Millrace sets. Prefect reads its settings again in the command. Commands that are
-killed or interrupted are started as a user starts them, by `Home.start`.
+Here one process imports them, and forks for each command of its test process. Nearly all of
+Millrace is imported by the command. Ray and MLflow read some variables when they are imported: the
+process has the values that Millrace sets. Prefect reads its settings again in the command. Commands
+that are killed or interrupted are started as a user starts them, by `Home.start`.
 """
 
 import gc
@@ -36,10 +36,12 @@ LIBRARIES = (
 which gives its handlers to Millrace's logger when it is imported."""
 VARIABLES = preferences() | {
     "GRPC_ENABLE_FORK_SUPPORT": "0",
+    "PREFECT_HOME": str(Path(tempfile.gettempdir()) / f"command-server-{os.getuid()}"),
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
-"""As in a command with an embedded Ray, whose process forks too."""
+"""What a command with an embedded Ray sets; the first one is for a process that forks."""
+SETTINGS = ("MILLRACE_", "MLFLOW_", "PREFECT_", "RAY_")
 Request = tuple[list[str], dict[str, str], str, str]
 """Arguments, environment, folder, and the code that runs first."""
 MESSAGE_BYTES = 1 << 17
@@ -49,8 +51,15 @@ _connection: socket.socket | None = None
 
 def can_run(environment: Mapping[str, str]) -> bool:
     """Whether a command can be forked: Python and Ray read their own variables when they start."""
-    own = {name for name in environment if name.startswith(("PYTHON", "RAY_"))}
-    return sys.platform == "linux" and all(environment[n] == os.environ.get(n) for n in own)
+    own = [name for name in environment if name.startswith("PYTHON")]
+    is_as_here = all(environment[name] == os.environ.get(name) for name in own)
+    has_ray_settings = any(name.startswith("RAY_") for name in environment)
+    return sys.platform == "linux" and is_as_here and not has_ray_settings
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the settings of Millrace, MLflow, Prefect and Ray."""
+    return {name: value for name, value in environment.items() if not name.startswith(SETTINGS)}
 
 
 def run(
@@ -118,12 +127,11 @@ def _connect() -> socket.socket:
         if _connection is None:
             _connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                home = tempfile.mkdtemp(prefix="command-server-")
                 subprocess.Popen(
                     [sys.executable, "-P", __file__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    env=os.environ | VARIABLES | {"PREFECT_HOME": home},
+                    env=without_settings(os.environ) | VARIABLES,
                 )
         return _connection
 

@@ -57,10 +57,10 @@ class Home:
     path: Path
     environment: dict[str, str]
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, first: str = "", **options: Any) -> "subprocess.Popen[str]":
         """Start a command as a user does."""
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", CLI, *map(str, arguments)],
+            [sys.executable, "-P", "-c", f"{first}\n{CLI}", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -68,32 +68,28 @@ class Home:
             **options,
         )
 
-    def run(self, *arguments: str, timeout: float = 240, **options: Any) -> Done:
+    def run(self, *arguments: str, timeout: float = 240, first: str = "", **options: Any) -> Done:
         """Run a command to its end, in a process that has imported the libraries before.
 
         Args:
             arguments: of the command.
             timeout: in seconds.
-            options: `env` and `cwd`, as of `subprocess`; `first`, Python code that runs before the
-                command, in the forked process.
+            first: Python code that runs before the command, in its process.
+            options: of `subprocess.Popen`.
         """
         environment = self.environment | options.get("env", {})
-        if not options.keys() - {"env", "cwd", "first"} and command_server.can_run(environment):
-            folder, first = Path(options.get("cwd", Path.cwd())), options.get("first", "")
+        if not options.keys() - {"env", "cwd"} and command_server.can_run(environment):
+            folder = Path(options.get("cwd", Path.cwd()))
             words = [*map(str, arguments)]
             return Done(*command_server.run(words, environment, folder, timeout, first))
-        process = self.start(*arguments, **options)
+        process = self.start(*arguments, first=first, **options)
         out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)
 
 
 def make_home(path: Path, prefect_api: str | None = None) -> Home:
     ports = {f"MILLRACE_{name.upper()}": str(port) for name, port in service_ports().items()}
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MILLRACE_", "MLFLOW_", "PREFECT_", "RAY_"))
-    }
+    clean = command_server.without_settings(os.environ)
     environment = {**clean, **ports, "MILLRACE_HOME": str(path)}
     if prefect_api:
         environment["PREFECT_API_URL"] = prefect_api
@@ -144,7 +140,7 @@ def start_prefect(folder: Path) -> "tuple[str, subprocess.Popen[bytes]]":
     api = f"http://127.0.0.1:{port}/api"
     try:
         _wait_for(f"{api}/health", process)
-    except AssertionError:
+    except BaseException:
         process.kill()
         raise
     return api, process

@@ -256,6 +256,8 @@ def test_a_scored_row_is_traced_back_to_the_data_that_its_model_learnt_from(line
 
 
 def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_path: Path) -> None:
+    table = line.installation.table("predictions", "digits")
+    before = committed_dates(table)
     file = tmp_path / "nightly.yaml"
     file.write_text((examples / "digits.yaml").read_text() + "\nbatch: {catch_up: 1}\n")
     done = line.home.run("score", str(file), "--catch-up", "--json")
@@ -263,4 +265,5 @@ def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_
     made_up, due = done.json
     yesterday = date.fromisoformat(due["date"])
     assert made_up["date"] == (yesterday - timedelta(days=1)).isoformat()
-    assert {DAY, made_up["date"], due["date"]} <= committed_dates(due["table"])
+    assert made_up["date"] not in before
+    assert committed_dates(table) == before | {made_up["date"], due["date"]}

@@ -494,6 +494,7 @@ FIVE_PERCENT = 1.645
 def test_an_equal_candidate_is_promoted(served, spec) -> None:
     model = f"equal-{spec.kind}"
     served.plain(model, slow(2), slow(2))
+    # Steps of 12 s on two cores give too few requests for the default limits.
     judge = JudgeSpec(max_slowdown=1.6, min_agreement=0.97, max_failures=0.03)
     quick = spec.model_copy(update={"judge": judge})
     to, seen = rolled_out(served, model, quick, clients=2)

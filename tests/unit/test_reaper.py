@@ -24,7 +24,7 @@ print(left.pid, flush=True)
 time.sleep(600)
 """
 MARKED = RUN.replace(", ENVIRONMENT", "").replace("WAIT", "0")
-WITHOUT_VARIABLES = RUN.replace("ENVIRONMENT", "env={}").replace("WAIT", str(reaper.LOOK_S + 0.5))
+WITHOUT_VARIABLES = RUN.replace("ENVIRONMENT", "env={}").replace("WAIT", "1.5")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
@@ -40,6 +40,7 @@ WITHOUT_VARIABLES = RUN.replace("ENVIRONMENT", "env={}").replace("WAIT", str(rea
 )
 def test_what_a_run_has_started_ends_with_it(signum: int, code: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != reaper.VARIABLE}
+    environment["TEST_RUN_LOOK_S"] = "0.1"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

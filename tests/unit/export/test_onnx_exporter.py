@@ -233,13 +233,30 @@ def test_a_conversion_that_goes_wrong_is_a_row_and_the_others_go_on(
     limits = ExportLimits(seconds=2.0 if kind == "hangs" else 60.0, memory_gib=3)
     spec = ExportSpec(candidates=("onnx-fp16", FP32), limits=limits)
     exporter = exporter_of(exported, tmp_path, spec)
-    with pytest.raises(WorkError, match=BAD[kind]):
-        exporter.make("onnx-fp16")
-    if kind == "hangs":
-        return  # the measurements need more than 2 s
+    if kind == "hangs":  # the measurements need more than 2 s
+        with pytest.raises(WorkError, match=BAD[kind]):
+            exporter.make("onnx-fp16")
+        return
     broken, good = exporter.candidates(evidence_of(exported))
     assert BAD[kind] in (broken.reason or "")
     assert good.passed
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(WorkError, 1), (TransientError, 2)])
+def test_only_a_failure_that_may_pass_is_tried_again(
+    exported: Any, tmp_path: Path, error: type[WorkError], attempts: int
+) -> None:
+    tried = []
+
+    def fail(path: Path) -> None:
+        tried.append(path)
+        raise error("it cannot be written")
+
+    exporter = replace(exporter_of(exported, tmp_path, BOTH), to_onnx=fail)
+    for name in (FP32, INT8):
+        with pytest.raises(error, match="it cannot be written"):
+            exporter.make(name)
+    assert len(tried) == attempts
 
 
 def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[str, Path]) -> None:
