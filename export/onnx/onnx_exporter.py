@@ -145,7 +145,8 @@ class Exporter:
     def make(self, name: str) -> Path:
         """Make one variant unless its file exists, and return the file.
 
-        A variant that could not be made once is not tried again for what is made of it.
+        If a variant could not be made, it is not tried again for another variant that is converted
+        from it.
 
         Raises:
             WorkError: the variant cannot be made, or not on this machine.
