@@ -53,7 +53,7 @@ class Candidate(Generic[S, P]):
 
     Attributes:
         name: name of the variant: `onnx-fp32`, `openvino-int8`, …
-        path: its file or folder; None if it could not be made.
+        path: its file or folder; None if the variant could not be made.
         digest: sha256 of the file, or over the files of the folder.
         size_bytes: size of all its files.
         speed: its speed on this machine.

@@ -21,7 +21,7 @@ class CertifiedVariant(Generic[S, P]):
 
     Attributes:
         name: the candidate's name.
-        digest: sha256 over its files; empty if it could not be made.
+        digest: sha256 over its files; empty if the candidate could not be made.
         stage: its differences from the trained model.
         speed: its speed on the machine of the certificate.
         reason: why it was refused; None if it passed its gates.
@@ -47,7 +47,8 @@ class Header:
         dataset_digest: digest of that snapshot.
         passed: whether the chosen candidate passed its gates.
         machine: description of the machine that measured the candidates.
-        machine_kind: its GPU, or its CPU architecture and flags; the choice is valid for this kind.
+        machine_kind: kind of that machine: its GPU, or its CPU architecture and CPU flags if it has
+            no GPU. The choice is valid for this kind of machine.
     """
 
     model: str
@@ -69,8 +70,8 @@ class Certificate(Header):
 
     Attributes:
         stages: stages from training to live serving; the first is the trained model.
-        forms: every candidate of the pipeline file, in its order; empty in old certificates, which
-            do not have this field.
+        forms: every candidate of the pipeline file, in the file's order; empty in old certificates,
+            which do not have this field.
     """
 
     stages: tuple[Any, ...] = ()

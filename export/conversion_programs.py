@@ -60,7 +60,9 @@ class ConversionPrograms:
         )
 
     def keep(self, name: str, program: str, words: Sequence[str]) -> None:
-        """Store the programs' source and the command that makes a variant; it need not succeed.
+        """Store the programs' source code and the command that makes a variant.
+
+        Called before the command runs, so the command of a failed conversion is stored too.
 
         Args:
             name: the variant's name.
@@ -81,7 +83,10 @@ class ConversionPrograms:
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return the paths of the programs, the commands and their input; empty if none has run."""
+        """Return the paths of the programs, the commands and their input.
+
+        Empty if no command is stored.
+        """
         if not (self.folder / COMMANDS).exists():
             return ()
         names = (self.programs.name, COMMANDS, self.source, CALIBRATION)

@@ -57,9 +57,9 @@ def choose(
     """Return the candidate to register, or None if none was measured with finite outputs.
 
     Among the candidates that passed, this is the best by the objective. If several are as good as
-    the best, within measurement noise, it is the one that the pipeline file names first. If none
-    passed, it is the best by the objective among those whose loss is within the gate, else the one
-    with the smallest loss.
+    the best, within measurement noise, it is the one that the pipeline file names first. If no
+    candidate passed, it is the best by the objective among the candidates with a loss within the
+    limit. If no loss is within the limit, it is the candidate with the smallest loss.
 
     Args:
         candidates: measured candidates, with the gates applied.
@@ -97,8 +97,8 @@ def _nearest(
 def cost(candidate: Candidate[S, P], objective: str, gates: Gates) -> float:
     """Return a candidate's cost by an objective; smaller is better.
 
-    The cost is milliseconds for latency, seconds per row or token for throughput, bytes for size,
-    and the metric, negated if a larger one is better.
+    The cost is milliseconds for latency, seconds per row or token for throughput, and bytes for
+    size. For metric, it is the metric itself, negated if a larger metric is better.
     """
     speed, stage = candidate.speed, candidate.stage
     if speed is None or stage is None:

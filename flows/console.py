@@ -76,7 +76,10 @@ def redirect_native_stderr(file: Path) -> None:
 
 
 def reserve_stdout() -> AbstractContextManager[object]:
-    """Send what libraries print to stderr while the block runs; stdout is for results only."""
+    """Redirect stdout, on which libraries print, to stderr while the block runs.
+
+    Only results belong on stdout.
+    """
     return redirect_stdout(sys.stderr)
 
 
@@ -129,7 +132,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def print_error(error: MillraceError, *, as_json: bool) -> None:
-    """Print an error: as JSON on stdout, else as text on stderr."""
+    """Print an error: with `as_json` as JSON on stdout, otherwise as text on stderr."""
     if as_json:
         print_json(error.as_dict())
         return

@@ -33,7 +33,7 @@ class ServiceRecord:
     """One service as the supervisor last saw it.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton`, `deployments` or `webhook`.
+        name: `mlflow`, `prefect`, `triton`, `guard`, `deployments`, `webhook` or `openai`.
         address: the address for users and clients; empty if it listens nowhere.
         log: the path of its log file.
         pid: its process id; None while it waits for a restart.
@@ -113,8 +113,9 @@ def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
 
     Args:
         run: the folder of the lock.
-        name: `LOCK`, which the supervisor holds while it lives, or `STARTING`, for `millrace up`.
-        seconds: how long to retry, because `is_supervisor_alive` holds the lock for a moment.
+        name: `LOCK` (held by a living supervisor) or `STARTING` (held by a starting `millrace up`).
+        seconds: how long to retry. The first try may fail, because `is_supervisor_alive` holds the
+            lock for a moment.
 
     Returns:
         The open file, or None if another process holds the lock.
@@ -135,8 +136,8 @@ def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
 def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:
     """Check a service, and wait for it while `millrace up` is starting it.
 
-    `millrace up` writes its record before its services answer. So a command that began before `up`
-    may read an address of MLflow from the record at which nothing listens yet.
+    `millrace up` writes its record before its services answer. So a command may read the address of
+    MLflow from the record before anything listens at the address.
 
     Args:
         run: the folder `run` of the home.
@@ -144,7 +145,8 @@ def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:
         check: a function that raises a `TransientError` if the service does not answer.
 
     Raises:
-        TransientError: the service does not answer, and no `up` of the last minute is starting it.
+        TransientError: the service does not answer, and no `millrace up` that began in the last
+            minute starts the service.
     """
     is_reported = False
     while True:
@@ -156,7 +158,7 @@ def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:
             if not _is_starting(run, address):
                 raise
             if not is_reported:
-                log.info("%s; waiting, because `millrace up` is starting it", error.what)
+                log.info("%s; waiting, because `millrace up` is starting the service", error.what)
             is_reported = True
         time.sleep(RETRY_SECONDS)
 

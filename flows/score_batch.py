@@ -29,7 +29,10 @@ from millrace.tasks.score import score_rows
 
 T = TypeVar("T")
 Score = Callable[[str | None, str, int | None], BatchReport]
-"""Scores an input into the partition of a date, with a version; None: the approved version."""
+"""Scores an input into the partition of a date, with a version.
+
+If the input is None, the pipeline's own input is scored. If the version is None, the approved
+version is used."""
 
 
 @flow(name="score_batch", retries=0, persist_result=False)
@@ -147,8 +150,9 @@ def score_dates(
         on_failure: a function that is called with a date that failed and the error.
 
     Raises:
-        MillraceError: the first failure, after all dates; for several dates its message names the
-            failed ones.
+        MillraceError: a date failed. The error is that of the first failed date, and is raised
+            after all dates were tried. If there are several dates, its message names all dates
+            that failed.
     """
     results: list[T] = []
     failed: dict[str, MillraceError] = {}

@@ -25,7 +25,7 @@ DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
 DEFAULT_PIPELINES = ("examples/digits.yaml",)
 
 MARK = "MILLRACE_SUPERVISED"
-"""Set for every process under the supervisor, so that `down` finds those that outlived it."""
+"""Set for every process under the supervisor, so that `down` finds processes that outlived it."""
 
 PORTS = (
     *("mlflow_port", "prefect_port", "webhook_port", "openai_port"),
@@ -75,19 +75,20 @@ def _absolute_database(uri: str) -> str:
 
 
 def _require_separable_login(address: str) -> str:
-    """Refuse an address whose login cannot be separated from it, because it could not be hidden."""
+    """Refuse an address whose login cannot be recognized, because it could not be hidden."""
     if "@" not in address or address.startswith(("sqlite:", "file:")):
         return address
     is_odd = "://" not in address or any(c.isspace() or c in "'\"<>" for c in address)
     if is_odd or not _has_valid_port(address):
         raise ValueError(
-            "scheme://user:password@host:port, with %XX for other than letters and digits"
+            "scheme://user:password@host:port, with %XX for every character of the user and the "
+            "password that is not a letter or a digit"
         )
     return address
 
 
 def _has_valid_port(address: str) -> bool:
-    """Return whether an http address has a valid port or none."""
+    """Return whether an http address has a valid port or no port; True for other schemes."""
     try:
         parts = urlsplit(address)
         return parts.scheme not in ("http", "https") or parts.port != 0
@@ -96,9 +97,9 @@ def _has_valid_port(address: str) -> bool:
 
 
 def split_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
-    """Split an http address into the address without its login, and the user and password.
+    """Return an http address without its login, and the login as user and password.
 
-    The second is None if the address has no login.
+    The login is None if the address has none.
     """
     try:
         parts = urlsplit(address or "")
@@ -198,7 +199,7 @@ class Settings(BaseSettings):
 
     @property
     def local_triton(self) -> Endpoint:
-        """The Triton server that `millrace up` starts, with its token once the home is prepared."""
+        """The Triton server of `millrace up`; its token is empty until the folder `run` exists."""
         return Endpoint(
             LOOPBACK,
             self.triton_http_port,
@@ -208,7 +209,11 @@ class Settings(BaseSettings):
         )
 
     def mlflow_uri(self) -> str:
-        """Return MLflow's address: the user's choice, that of `millrace up`, or SQLite."""
+        """Return the address of MLflow.
+
+        It is the address that the user chose, otherwise that of the server that `millrace up` runs.
+        Without a server it is the URI of the embedded SQLite database.
+        """
         chosen, _ = split_login(self.mlflow_tracking_uri)
         return chosen or _running_address(self.run, "mlflow") or self.mlflow_database()
 
@@ -227,7 +232,10 @@ class Settings(BaseSettings):
         return f"sqlite:///{self.home / 'mlflow.db'}"
 
     def prefect_api(self) -> str | None:
-        """Return the URL of Prefect's API: the user's choice, that of `millrace up`, or None."""
+        """Return the URL of Prefect's API; None if there is no server.
+
+        It is the URL that the user chose, otherwise that of the server that `millrace up` runs.
+        """
         server = _running_address(self.run, "prefect")
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
@@ -301,7 +309,7 @@ def load() -> Settings:
         return Settings()
     except ValidationError as error:
         first = error.errors()[0]
-        name = variable(str(first["loc"][0])) if first["loc"] else "the ports"
+        name = variable(str(first["loc"][0])) if first["loc"] else "a port"
         seen = os.environ.get(name) if first["loc"] else first["msg"].removeprefix("Value error, ")
         if "@" in (seen or "") and name in LOGINS:
             seen = "an address with a login, which is not shown"
@@ -331,7 +339,7 @@ def _describe_valid(name: str, message: str) -> str:
         return "a port, 1 to 65535"
     if name == "MILLRACE_TRITON":
         return "host:http:grpc or host:http:grpc:metrics, comma separated"
-    return message.removeprefix("Value error, ") if name != "the ports" else "seven different ports"
+    return message.removeprefix("Value error, ") if name != "a port" else "seven different ports"
 
 
 def _refuse_typos() -> None:
@@ -350,9 +358,10 @@ def _refuse_typos() -> None:
 
 
 def load_token(settings: Settings, owner: str) -> str:
-    """Return the token of this home's own Ray clusters or Triton server, created once.
+    """Return the token of this home's Ray clusters, or the token of its Triton server.
 
-    Every local Ray cluster requires the token from its clients; Triton requires it for changes.
+    Each token is created once. Every local Ray cluster requires the Ray token from its clients.
+    Triton requires the Triton token for changes.
 
     Args:
         settings: the settings of this home.

@@ -21,7 +21,7 @@ REPLACED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", CLIENT_VARIABLE, SERVER_VA
 def installation_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with the addresses, folders and logins of Prefect, MLflow and Ray.
 
-    These variables replace existing values; those of `preferences` do not.
+    These variables replace existing values; the variables of `preferences` do not.
     """
     prefect_api = settings.prefect_api()
     derived: dict[str, str] = {}
@@ -57,7 +57,7 @@ def installation_variables(settings: Settings) -> dict[str, str]:
 
 
 def _mlflow_login(settings: Settings) -> dict[str, str]:
-    """Return the variables with the login of MLflow's clients, if the server requires one."""
+    """Return the variables with the login of MLflow's clients; empty if there is no login."""
     own = logins.load_mlflow_login(settings)
     if own is not None:
         return dict(own.client_variables)
@@ -82,15 +82,15 @@ def preferences() -> dict[str, str]:
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # MLflow's links open its UI in the mode for language-model applications; ours do not.
+        # MLflow's links open its UI in the mode for language-model applications; Millrace's do not.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-        # With the defaults, 120 s and 7 retries with pauses up to 2 minutes, one call to a silent
-        # server takes a quarter of an hour. 45 s are enough to store the largest upload, and the
-        # pauses of 4 retries, half a minute, outlast a restart.
+        # With the defaults (120 s, and 7 retries with pauses up to 2 minutes) one call to a silent
+        # server takes a quarter of an hour. 45 s are enough to store the largest upload. The pauses
+        # of 4 retries take half a minute together, which is longer than a restart.
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "45",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
         "RAY_USAGE_STATS_ENABLED": "0",

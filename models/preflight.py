@@ -1,4 +1,4 @@
-"""Finds errors in a pipeline before a run, as far as that needs no reading of all rows.
+"""Finds the errors in a pipeline that can be found before a run, without reading all rows.
 
 At most the first block of the source is read, and torch is imported only for a user's own family.
 """
@@ -19,10 +19,10 @@ from millrace.models.families.pretrained import resolve_pretrained
 
 
 def preflight(pipeline: Pipeline) -> None:
-    """Check that the source, the named columns, the family and the encoder exist.
+    """Check the source, its named columns, the family, the pretrained model and the tokenizer.
 
-    A remote store that cannot be reached is ignored here: the file is not at fault, and the run
-    tries again.
+    A remote store that cannot be reached is ignored here: the pipeline file is not at fault, and
+    the run tries again.
 
     Args:
         pipeline: the pipeline, with the folder of its file.
@@ -58,7 +58,7 @@ def _check_source(pipeline: Pipeline) -> None:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Return the names of the source's columns; an empty list if one block does not show them."""
+    """Return the source's column names; an empty list if the first block does not show them."""
     if source.schema is not None:
         return list(source.schema.names)
     if not isinstance(source, FileSource):

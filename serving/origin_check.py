@@ -20,7 +20,7 @@ CLOSED = "This server does not offer this path."
 FORM = "Forms and plain text are not accepted; send application/json."
 
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""Bodies that a page may send to another origin without a CORS preflight."""
+"""Types of bodies that a page may send to another origin without a CORS preflight."""
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _REPEATED = "\0"
 """The value of a header that was sent more than once; it equals no real value."""
@@ -51,7 +51,8 @@ class OriginPolicy:
         hosts: accepted Host headers, each `host:port` in lower case; None: the loopback hosts with
             the connection's port.
         open_paths: paths that anybody may GET or HEAD, such as a health check.
-        only_json: whether a body must be JSON; otherwise any type but a form or plain text.
+        only_json: whether a body must be JSON. If False, a body may have any type except a form or
+            plain text.
         form_paths: paths that accept a form, which has its own CSRF token.
         no_links: prefixes of paths that a link on another site must not open. A link may open any
             other path as a top-level page.
@@ -115,7 +116,7 @@ def read_headers(scope: Scope) -> RequestHeaders:
 
 
 def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) -> Refusal | None:
-    """Return the status and the reason to refuse a request with, or None if it is accepted.
+    """Return the status and the reason for a refusal; None if the request is accepted.
 
     Args:
         policy: the server's policy.
@@ -139,8 +140,8 @@ def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) 
 def _is_own_page(policy: OriginPolicy, request: RequestHeaders, hosts: frozenset[str]) -> bool:
     """Whether the request is from the server's own pages, from no page, or a link to a page."""
     if request.origin is not None:
-        # Origin decides wherever it is sent, because the browser reports another of the server's
-        # own names (localhost, 127.0.0.1) as cross-site.
+        # If there is an Origin header, Sec-Fetch-Site does not count, because the browser reports
+        # another of the server's own names (localhost, 127.0.0.1) as cross-site.
         return request.origin in {f"http://{host}" for host in hosts}
     if request.site in (None, "same-origin", "none"):
         return True

@@ -24,7 +24,10 @@ from millrace.tasks.progress import bar, log
 from millrace.tasks.retry import step
 
 BUSY = 0.3
-"""Share of the cores that others may use without a warning; a measurement needs all cores."""
+"""Share of the cores that other programs may use without a warning.
+
+A measurement needs all cores.
+"""
 
 
 @step(timeout_seconds=24 * 3600, retries=0)
@@ -36,7 +39,7 @@ def export_candidates(
     trained: Trained[Any],
     folder: Path,
 ) -> Exported:
-    """Export, measure, choose and certify.
+    """Export a trained model as candidates, measure them, and certify the one to register.
 
     Args:
         kind: the kind of the model.
@@ -123,7 +126,7 @@ def _write_evidence(folder: Path, evidence: Mapping[str, str | Path]) -> dict[st
 
 
 LIVE_FILE = "certificate-live.json"
-"""Name of the certificate with its live stage; a release overwrites `certificate.json`."""
+"""File of the certificate with its live stage; not `certificate.json`, which releases overwrite."""
 
 
 def certify_live(installation: Installation, model: str) -> LiveCertificate:

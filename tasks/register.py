@@ -81,8 +81,8 @@ def promote_version(
 ) -> Promotion:
     """Set the aliases that the gates and `promotion` allow, and tag the version with the reason.
 
-    The version is compared with the live version, as in a release, or else with the champion that
-    is to be released. The requirements are those of a release.
+    The version must meet the requirements of a release. They compare it with the live version. If
+    no version is live, they compare it with the champion that a release would make live.
     """
     stage, gates = exported.chosen.stage, exported.export.gates
     score = None if stage is None else stage.score
@@ -105,14 +105,14 @@ def promote(
     *,
     smaller_is_better: bool = False,
 ) -> Promotion:
-    """Decide on a new version, and set its aliases.
+    """Decide whether a new version becomes challenger and champion, and set these aliases.
 
     Args:
         pipeline: the pipeline, with the promotion settings.
         installation: where registry, release table and snapshots are.
         version: the new version.
-        refusal: why it did not pass its gates; None if it did.
-        metric: its metric on the test split.
+        refusal: why the version did not pass its gates; None if it passed.
+        metric: the version's metric on the test split.
         smaller_is_better: whether a smaller metric is better.
     """
     registry, model = registry_of(installation), pipeline.name
@@ -182,4 +182,4 @@ def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:
         return f"a release would refuse it: {requirement}"
     if needs_approval:
         return "a release takes it once somebody else approved it: set the tag millrace.approved_by"
-    return "a release would take it, once its answers hold on the server too"
+    return "a release would take it, once its answers on the server match the certified ones"

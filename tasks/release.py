@@ -80,7 +80,7 @@ class ReleaseCheck:
         return {model: describe_action(action) for model, action in self.actions().items()}
 
     def actions(self) -> Mapping[str, Action]:
-        """Return the first action of a release, by model, for models not being released."""
+        """Return a release's first action by model, for models that no release is changing."""
         installation = self.installation()
         if self._registry is None or self._registry.installation != installation:
             self._registry = MlflowRegistry(installation)
@@ -111,7 +111,8 @@ class MlflowRegistry:
 
     Attributes:
         installation: where MLflow and the tables are.
-        given: the pipeline that the user gave to a command.
+        given: the pipeline that the user gave to a command, whose `promotion.require.signed`
+            applies; None: no pipeline was given.
     """
 
     installation: Installation
@@ -126,7 +127,9 @@ class MlflowRegistry:
         return registry_of(self.installation, self.given)
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        """Return the champion of every model or of one; no digest if another tool registered it.
+        """Return the champion of each model, by model; if `model` is given, only its champion.
+
+        A champion that another tool registered has no digest.
 
         Raises:
             WorkError: MLflow does not answer, or fails.
@@ -158,7 +161,7 @@ class MlflowRegistry:
     def refusal(
         self, model: str, version: int, previous: int | None, *, unapproved: bool = False
     ) -> str | None:
-        """Return why the version does not meet its pipeline's requirements for a champion, or None.
+        """Return why the version may not be champion; None if it meets its pipeline's requirements.
 
         Args:
             model: the model.

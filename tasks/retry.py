@@ -16,9 +16,9 @@ R = TypeVar("R")
 def may_pass(_task: object, _run: object, state: Any) -> bool:
     """Return whether the failure of a task run is worth another try.
 
-    A step that timed out is not, because it may have done its work and would do it twice. Nor is a
-    step that waited for a silent service, because a command must end within half a minute of such
-    an error.
+    A step that timed out is not tried again, because it may have done its work and would do it
+    twice. A step that waited for a service that does not answer is not tried again either, because
+    a command must end within half a minute of such an error.
     """
     try:
         state.result()

@@ -8,14 +8,17 @@ MOST_NAMED = 3
 
 
 def release_name(versions: Mapping[str, int | None]) -> str:
-    """Return the name of a release: `release digits 3`."""
+    """Return the name of a release, for example `release digits 3`."""
     named = [f"{m} {v}" if v is not None else m for m, v in sorted(versions.items())]
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return f"release {', '.join(named[:MOST_NAMED])}{more}".rstrip()
 
 
 def score_name(model: str, days: Sequence[str]) -> str:
-    """Return the name of a batch job: `score digits 2026-11-22`, or its first and last day."""
+    """Return the name of a batch job, for example `score digits 2026-11-22`.
+
+    A job of several days is named by its first and last day.
+    """
     return f"score {model} {' to '.join(dict.fromkeys((days[0], days[-1])))}"
 
 
@@ -42,7 +45,10 @@ def name_run(name: str, *models: str) -> None:
 
 
 def code_version(folder: Path) -> dict[str, str]:
-    """Return MLflow's tag with the git commit of a folder; empty if there is no commit."""
+    """Return MLflow tags: the git commit of a folder, and whether it has uncommitted changes.
+
+    Empty if there is no commit.
+    """
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(folder), *arguments]

@@ -58,7 +58,8 @@ def score_rows(
     Args:
         pipeline: names the model.
         installation: where tables and registry are.
-        source: the input; None: the pipeline's `batch.input`, or its dataset's table.
+        source: the input; None: the pipeline's `batch.input`. Without `batch.input`, the
+            table of its dataset is scored.
         date: the partition, `YYYY-MM-DD`.
         version: the version to score with, approved or not; None: the approved version.
 
@@ -154,7 +155,9 @@ def chosen_version(
         return named, approver.choose_named(model, DesiredVersion(version, named.digest))
     choice = approver.choose(model)
     number = choice.desired.version
-    hint = f"move the alias champion to another version, or name one of {model} with `--version`"
+    hint = (
+        f"move the alias champion to another version, or name a version of {model} with `--version`"
+    )
     try:
         found = registry.version(model, number)
     except InputError as error:
@@ -273,7 +276,9 @@ def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Co
 
 
 def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None:
-    """Return the absolute path or URI of the input that the user or the pipeline names, or None.
+    """Return the absolute path or URI of the input.
+
+    None if neither the user nor the pipeline names an input.
 
     Args:
         pipeline: the pipeline; its `batch.input` is relative to its folder.

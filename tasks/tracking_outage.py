@@ -42,7 +42,11 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
 
 @contextmanager
 def weights_named(installation: Installation, run: TrackedRun) -> Iterator[None]:
-    """Add to an error of the block where the trained weights are, if there are any."""
+    """Add the folder of the trained weights to an error that the block raises.
+
+    Other errors pass unchanged: an `InputError`, an error that `explain_external_error` does not
+    explain, and an error before the first checkpoint.
+    """
     try:
         yield
     except Exception as error:

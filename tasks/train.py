@@ -54,7 +54,7 @@ def prepare_training(
 def train_on_ray(
     kind: ModelKind, installation: Installation, prepared: Prepared[Any], run: TrackedRun
 ) -> Trained[Any]:
-    """Train on Ray and log every report to the run while it happens."""
+    """Train on Ray, and log every report to the MLflow run during the training."""
     from millrace.models.training.trainer import fit
 
     job, storage = prepared.job, installation.home / "training"
@@ -62,7 +62,7 @@ def train_on_ray(
     with progress.bar("train", prepared.total, f"{job.unit}s") as bar:
         result = fit(job, storage, run.run_id, TrainingLog(steps_of(kind), job.unit, run, bar))
     trained = Trained(prepared, result.checkpoint, result.history, result.recoveries)
-    # Now, because the export may take long, and the training took longer.
+    # The weights are logged now, and not after the export, which may take long.
     await_mlflow(run.tracking_uri)
     run.log_file(trained.weights, prepared.artifact)
     if result.recoveries:

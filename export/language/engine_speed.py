@@ -15,6 +15,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.language_generation import greedy_config, prompt_ids
 
 STREAMS = (1, 8, 32)
+"""Numbers of streams to measure the speed at. A stream is one of the prompts that run at once."""
 CACHE_GIB = 1
 ROUNDS, LEAST = 7, 2
 SECONDS = 4.0
@@ -30,9 +31,10 @@ class LanguageSpeed:
     """The speed and memory of a variant, with the threads of one server.
 
     Attributes:
-        time_to_first_token_ms: median time to the first token at one stream, in milliseconds.
-        ms_per_token: median time per later token at one stream, in milliseconds.
-        tokens_per_second: median of new tokens per second over all streams, by number of streams.
+        time_to_first_token_ms: median time to the first token with one stream, in milliseconds.
+        ms_per_token: median time per later token with one stream, in milliseconds.
+        tokens_per_second: new tokens per second of all streams together, by number of streams; from
+            the median time of several rounds.
         prompt_tokens: tokens of each prompt.
         new_tokens: tokens of each continuation.
         peak_memory_bytes: peak memory of the process, with a key-value cache of up to 1 GiB; 0 for

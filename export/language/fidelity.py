@@ -1,8 +1,8 @@
 """Compares a variant with transformers on held-out text: perplexity, KL divergence and agreement.
 
-The probabilities come from OpenVINO's plain inference of the same model with the same properties,
-because the serving engine does not return probabilities of a given text. Only one chunk of text is
-in memory at a time.
+The probabilities of an OpenVINO variant come from plain inference of the same model with the same
+properties, because the serving engine (OpenVINO GenAI) does not return probabilities of a given
+text. Only one chunk of text is in memory at a time.
 
 The engine itself is compared by the tokens of its greedy continuations of prompts.
 """
@@ -73,7 +73,10 @@ def fidelity(logits_of: LogitsOf, pieces: TokenPieces, reference: Path) -> Fidel
 
 
 def parts(rows: int, vocabulary: int) -> Iterator[slice]:
-    """Yield slices of at most `NUMBERS` logits; in float64 a long text takes gigabytes."""
+    """Yield slices of the rows, each with at most `NUMBERS` logits.
+
+    Without slices, the float64 log-probabilities of a long text would take gigabytes.
+    """
     step = max(1, NUMBERS // vocabulary)
     yield from (slice(at, at + step) for at in range(0, rows, step))
 
@@ -108,8 +111,9 @@ class Greedy:
     Attributes:
         prompts: number of prompts.
         equal: number of continuations with the same tokens.
-        ties: number of continuations that first differ at a tie: a token whose logit in
-            transformers is at most `TIE` above the next. Later tokens are not compared.
+        ties: number of continuations whose first different token is a tie: in transformers, the
+            largest logit there is at most `TIE` above the second largest. Later tokens are not
+            compared.
     """
 
     prompts: int

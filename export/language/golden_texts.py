@@ -1,8 +1,8 @@
 """Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts VARIANT`.
 
 The program runs in its own process and uses the engine's tokenizer and detokenizer, as serving
-does. So a release can send the same prompts to Triton, and compare the continuations with those of
-the certificate.
+does. A release sends the same prompts to Triton, and compares Triton's continuations with those of
+this program.
 """
 
 import json
@@ -75,7 +75,7 @@ def make_golden(
         "millrace.export.language.golden_texts",
         words,
         limits,
-        what="its golden answers",
+        what="its run on the golden prompts",
         stdin=given,
         python=vllm_python if variant.engine == "vllm" else None,
         retry_killed=False,

@@ -61,19 +61,22 @@ LanguageCandidate = Candidate[LanguageStage, LanguageSpeed]
 
 @dataclass(frozen=True)
 class LiveStage:
-    """The live Triton's greedy continuations of the golden prompts: sent alone, and many at once.
+    """How the live Triton continues the golden prompts, compared with the stored continuations.
+
+    `millrace certify` sends every prompt twice: alone, and in flight together with other prompts.
 
     Attributes:
-        difference: share of characters that differ from the certified continuations; the larger of
-            alone and in flight.
-        prompts: number of prompts that `millrace certify` sent; 0 if only a release measured it.
+        difference: share of the characters after the first difference from the certified
+            continuation, as mean over the prompts. If the prompts were sent alone and in flight,
+            this is the larger of both means.
+        prompts: number of prompts that `millrace certify` sent; 0 if only a release sent prompts.
         in_flight: largest number of prompts that were sent at once.
-        certified_alone: number of continuations equal to the certified ones, sent alone.
-        certified_in_flight: number of continuations equal to the certified ones, sent at once.
-        transformers_alone: number of continuations equal to those of transformers, sent alone;
-            None if transformers' continuations are not stored.
-        transformers_in_flight: number of continuations equal to those of transformers, sent at
-            once; None if transformers' continuations are not stored.
+        certified_alone: number of prompts sent alone whose continuation equals the certified one.
+        certified_in_flight: the same count for prompts in flight.
+        transformers_alone: number of prompts sent alone whose continuation equals the one of
+            transformers; None if transformers' continuations are not stored.
+        transformers_in_flight: the same count for prompts in flight; None if transformers'
+            continuations are not stored.
         perplexity: perplexity of the registered files on the held-out text; None if it was not
             measured again.
     """

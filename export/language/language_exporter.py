@@ -127,12 +127,13 @@ class LanguageExporter:
 
     @cached_property
     def inexact(self) -> str | None:
-        """How the exact variant differs from transformers, or None; measured on first use.
+        """How the float32 variant differs from transformers; None if it does not differ.
 
-        The other OpenVINO variants are converted from the exact one, so they have its errors too.
+        Measured on first use. The other OpenVINO variants are converted from the float32 variant,
+        `EXACT_VARIANT`, so they have its errors too.
 
         Raises:
-            WorkError: the exact variant cannot be made or run.
+            WorkError: the float32 variant cannot be made or run.
         """
         if EXACT_VARIANT in self._stages:
             return find_inexactness(self._stages[EXACT_VARIANT])
@@ -182,7 +183,8 @@ class LanguageExporter:
                 found = replace(found, reason=find_inexactness(found.stage))
             found = apply_gates(replace(found, is_served=served), self.gates)
             if LANGUAGE_VARIANTS[name].source == EXACT_VARIANT and found.passed and self.inexact:
-                return replace(found, reason=f"{EXACT_VARIANT}, its source: {self.inexact}")
+                reason = f"its source {EXACT_VARIANT} is inexact: {self.inexact}"
+                return replace(found, reason=reason)
             return found
 
         return measure_candidate(name, measure_variant, is_served=served)
@@ -275,7 +277,7 @@ class LanguageExporter:
 
 
 def find_inexactness(stage: LanguageStage) -> str | None:
-    """Return how the exact variant differs from transformers, or None if it does not."""
+    """Return how the stage of `EXACT_VARIANT` differs from transformers; None if it does not."""
     if (alike := stage.greedy_equal + stage.greedy_ties) < max(stage.prompts, 1):
         return f"it gives transformers' greedy tokens for {alike} of {stage.prompts} prompts"
     if (other := stage.texts - stage.texts_equal) > 0:

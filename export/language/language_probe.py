@@ -26,7 +26,7 @@ AnyEngine = Engine | OnnxEngine | VllmEngine
 
 
 def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
-    """Compare the engine's greedy tokens, and the variant's tokenizer, with transformers."""
+    """Count the greedy continuations and the tokenized texts that equal those of transformers."""
     answers = read_answers(reference)
     continuation = engine.run([each.prompt for each in answers], len(answers[0].tokens))
     texts = json.loads((reference / TEXTS).read_text())
@@ -84,7 +84,7 @@ def speed_lengths(room: int) -> tuple[int, int]:
     if prompt < 1 or new < 2:
         raise WorkError(
             "the context is too short to time a prompt and its continuation",
-            seen=f"{room} tokens",
+            seen=f"a context of {room} tokens",
         )
     return prompt, new
 
@@ -96,7 +96,9 @@ def main() -> None:
     made.add_argument("reference", type=Path)
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--tokens-only", action="store_true", help="compare greedy tokens only")
+    made.add_argument(
+        "--tokens-only", action="store_true", help="compare only greedy tokens and tokenization"
+    )
     given = made.parse_args()
     disable_openvino_telemetry()
     variant = VariantFolder.read(given.variant)

@@ -10,6 +10,7 @@ from millrace.models.common.hardware import this_gpu
 from millrace.models.inference.language_engine import EngineName
 
 EXACT_VARIANT = "openvino-fp32"
+"""The float32 variant, from which the other OpenVINO variants are converted."""
 CHECKPOINT = "checkpoint"
 """The source of a variant that is converted from the training checkpoint."""
 
@@ -21,7 +22,7 @@ class LanguageVariant:
     Attributes:
         program: name of the conversion program's module.
         options: options of its command line.
-        grouped: whether weights are quantized in groups; size and ratio are in the pipeline file.
+        grouped: whether weights are quantized in groups, which `Groups` describes.
         calibrated: whether the program needs calibration text of the train split.
         source: name of the variant that is converted, or `CHECKPOINT`.
         package: optional Python module that the program needs; empty if it needs none.
@@ -65,7 +66,7 @@ def lacking_vllm(python: Path | None) -> str | None:
         python: Python interpreter of an environment with vLLM; None for this one.
     """
     if this_gpu() is None:
-        return "vLLM measures it on an NVIDIA GPU, and there is none here"
+        return "vLLM measures this variant on an NVIDIA GPU, and this machine has none"
     if python is None and find_spec("vllm") is None:
         return "vLLM is not installed here: set MILLRACE_VLLM_PYTHON to a Python that has vLLM"
     if python is not None and not python.is_file():
@@ -79,7 +80,7 @@ class Groups:
 
     Attributes:
         size: number of weights that share a scale; -1 for a whole row.
-        ratio: share of the layers that get 4 bits; the more sensitive ones get 8 bits.
+        ratio: share of the layers that get 4 bits; the other, more sensitive layers get 8 bits.
     """
 
     size: int = 64

@@ -27,8 +27,8 @@ def prompt_lengths(context: int, new: int) -> tuple[int, ...]:
     if room < 1:
         raise InputError(
             "the context has no room for a prompt and its continuation",
-            seen=f"{context} tokens",
-            valid=f"more than {new} tokens",
+            seen=f"a context of {context} tokens",
+            valid=f"a context of more than {new} tokens",
         )
     return tuple(length for length in PROMPT_LENGTHS if length <= room) or (room,)
 
@@ -37,7 +37,8 @@ def prompt_lengths(context: int, new: int) -> tuple[int, ...]:
 class TokenPieces:
     """Tokens of several chunks, concatenated.
 
-    A chunk is a document, or a part of one that is longer than the context.
+    A document longer than the context is split into several chunks. Any other document is one
+    chunk.
 
     Attributes:
         input_ids: int64 `[tokens]`.
@@ -56,7 +57,7 @@ class TokenPieces:
                 "the arrays of TokenPieces do not fit together",
                 seen=f"{len(self.input_ids)} tokens, lengths with a sum of {self.lengths.sum()}, "
                 f"{answers} values of the loss mask",
-                valid="a sum of lengths, and a length of the mask, equal to the number of tokens",
+                valid="lengths that sum to the number of tokens, and one mask value per token",
             )
 
     def pieces(self) -> Iterator[tuple[Array, Array]]:
@@ -77,7 +78,12 @@ class TokenPieces:
         return sum(int(counted.sum()) for _, counted in self.pieces())
 
     def first(self, counted: int, context: int) -> "TokenPieces":
-        """Return the first chunks with at most `counted` counting tokens, each cut to `context`."""
+        """Return the first chunks, each cut to the context, up to a number of tokens.
+
+        Args:
+            counted: largest number of tokens that count in the loss.
+            context: largest number of tokens of a chunk.
+        """
         ids: list[Array] = []
         answers: list[Array] = []
         for piece, counts in self.pieces():
@@ -141,8 +147,8 @@ class MeasuredText:
 
     Attributes:
         tokens: largest number of tokens that count in the loss.
-        kept_bytes: largest size on disk of transformers' log-probabilities; it limits the tokens
-            too.
+        kept_bytes: largest size on disk of transformers' log-probabilities. This size limits the
+            number of tokens too.
         prompts: number of prompts to continue greedily.
         new_tokens: tokens of each continuation.
     """

@@ -1,9 +1,10 @@
 """The reference for all variants: the results of transformers on held-out text.
 
 This program runs in its own process, in float32, once for all variants. It writes the
-log-probabilities at every token that counts in the loss, its greedy continuations of some prompts,
-and its tokenization of the prompts' texts. The prompts are tokenized again from their text, so that
-a variant can be given the same prompts as text too.
+log-probabilities at every token that counts in the loss, transformers' greedy continuations of some
+prompts, and transformers' tokenization of the prompts' texts. The prompts are cut from the tokens
+of the held-out text, decoded to text, and tokenized again, so that a variant can be given the same
+prompts as text too.
 """
 
 import json
@@ -45,8 +46,8 @@ class Reference:
         tokens: number of these tokens.
         prompts: number of prompts that were continued greedily.
         new_tokens: tokens of each continuation.
-        texts: different prompts as text, with their continuations up to the end token; without
-            prompts whose continuation has a tie.
+        texts: distinct prompts as text, each with its continuation up to the end token. Prompts
+            whose continuation has a tie are left out.
     """
 
     perplexity: float
@@ -155,7 +156,7 @@ def scored(model: Any, pieces: TokenPieces, path: Path) -> float:
 
 
 def continued(model: Any, prompts: Sequence[Array], new: int) -> list[Answer]:
-    """Return greedy continuations from transformers' `generate`, for prompts in their order."""
+    """Return the greedy continuations by transformers' `generate`, in the order of the prompts."""
     import torch
     from transformers import GenerationConfig
 
@@ -195,7 +196,7 @@ def split_texts(tokenizer: Any, prompts: Sequence[Array]) -> list[tuple[str, lis
 def continuation_texts(
     tokenizer: Any, texts: Sequence[str], answers: Sequence[Answer], ends: Collection[int]
 ) -> tuple[tuple[str, str], ...]:
-    """Return different prompts and their continuations as text, up to an end token.
+    """Return distinct prompts as text, each with its continuation up to an end token.
 
     Prompts whose continuation has a tie are left out.
 

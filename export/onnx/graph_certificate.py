@@ -53,7 +53,7 @@ class GraphStage:
         metric_high: upper end of the metric's 95% interval.
         worst_class: the class with the lowest metric on its own rows; empty in regression.
         worst_metric: the metric of that class.
-        ties: GPU, driver, TensorRT and CUDA of the measurement; empty without TensorRT.
+        ties: GPU, and versions of its driver, TensorRT and CUDA; empty if TensorRT was not used.
         size_bytes: size of the file; None if there is no file, or its size is not known.
     """
 
@@ -102,9 +102,9 @@ class GraphCertificate(Certificate):
         max_metric_loss: largest relative loss of the metric that passes.
         reference: stage of a registered version for comparison: the teacher, or the model before
             compression.
-        batch_sizes: numbers of rows of the requests with the golden batch, ascending.
-        constant: metric on the test split of a constant prediction, the most frequent class or the
-            mean; None in old certificates, which do not have this field.
+        batch_sizes: numbers of rows of the requests into which the golden batch was cut, ascending.
+        constant: metric of a constant prediction (the most frequent class, or the mean) on the test
+            split; None in old certificates, which do not have this field.
     """
 
     stages: tuple[GraphStage, ...] = ()
@@ -150,7 +150,8 @@ class Baseline:
         answer: the constant prediction, in words.
         metric_name: name of the metric.
         metric: metric of the constant prediction.
-        balanced: balanced metric of the constant prediction, for a model with the same metric.
+        balanced: balanced metric of the constant prediction. It is compared if a model has the same
+            metric as the constant prediction.
         is_telling: whether the test split has more than one target value.
     """
 
@@ -163,9 +164,8 @@ class Baseline:
     def refusal(self, metric: float, balanced: Callable[[], float]) -> str | None:
         """Return why a model is no better than the constant prediction, or None if it is better.
 
-        With the same metric, a model is better if its balanced metric is. If the test split has
-        only one class, which distinguishes nothing, the same metric with a positive balanced metric
-        is enough.
+        If both metrics are equal, the model is better if its balanced metric is higher. If the test
+        split has only one class, an equal metric and a positive balanced metric are enough.
 
         Args:
             metric: the model's metric on the same rows; NaN is never better.
@@ -193,7 +193,7 @@ def baseline_of(meaning: Answers, train: Array, target: Array) -> Baseline:
     Args:
         meaning: interprets the model's outputs.
         train: targets of the train split.
-        target: targets of the test split; if they have one value only, just the train split counts.
+        target: targets of the test split. If all are equal, the train split's constant is used.
     """
     learnt = [train, target] if meaning.varies(target) else [train]
     answers = max(

@@ -58,13 +58,15 @@ def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:
 
 
 def main() -> None:
-    """Time the first batch of one row and the last of the largest size; run the model on all."""
+    """Time the first batch of one row and the last batch of the largest size; run all batches."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("batches", type=Path)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tensorrt", type=json.loads, help="options of onnxruntime's provider")
+    parser.add_argument(
+        "--tensorrt", type=json.loads, help="options of onnxruntime's TensorRT provider"
+    )
     given = parser.parse_args()
     row, largest = None, None
     for batch in batch_file.read(given.batches):
@@ -85,7 +87,7 @@ def _open_session(model: Path, threads: int, tensorrt: Mapping[str, str] | None)
     if model.suffix == SUFFIX:
         return EngineSession(model)
     if tensorrt is not None:
-        # The model must load without TensorRT too, which batch scoring and release trials lack.
+        # Batch scoring and release trials run without TensorRT, so the model must load without it.
         OnnxSession(model)
     return OnnxSession(model, threads, tensorrt)
 

@@ -24,7 +24,7 @@ class Variant:
         calibrated: whether the program needs calibration rows of the train split.
         source: name of the variant that is converted.
         package: optional Python module that the program needs, and the name of the Millrace extra
-            that installs it; empty if it needs none.
+            that installs it; empty if the program needs none.
         compute_capability: lowest compute capability of the GPU; None if no GPU is needed.
     """
 
@@ -76,7 +76,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def _engine(source: str, compute_capability: tuple[int, int] = (7, 5)) -> Variant:
-    """Return an engine variant; the default compute capability is the lowest of TensorRT 11."""
+    """Return an engine variant; the default compute capability is TensorRT 11's lowest."""
     return Variant(
         TENSORRT, source=source, package="tensorrt", compute_capability=compute_capability
     )

@@ -36,7 +36,9 @@ RESAMPLES = 300
 def interval(
     objective: Objective, answers: Array, target: Array
 ) -> tuple[float | None, float | None]:
-    """Return the metric's 95% percentile bootstrap interval (Efron 1979); two Nones for one row.
+    """Return both ends of the metric's 95% percentile bootstrap interval (Efron 1979).
+
+    Both ends are None if there are fewer than two rows.
 
     Args:
         objective: training objective, which has the metric.
@@ -82,8 +84,8 @@ class Evidence:
 
     Attributes:
         read: the model's input.
-        golden: `[golden rows, width]`; texts are padded to the width.
-        test: `[test rows, width]`; texts are padded to the width.
+        golden: the golden batch, `[golden rows, width]`; texts are padded to the width.
+        test: rows of the test split, `[test rows, width]`; texts are padded to the width.
         target: the test split's target, from `Encoding.encode_target`.
         golden_answers: the trained model's outputs for the golden batch.
         test_answers: the trained model's outputs for the test split.
@@ -142,7 +144,7 @@ def gather_evidence(
     batch_rows: int = 64,
     trained_as: str = "pytorch",
 ) -> Evidence:
-    """Run the trained model on the test split and on the golden batch, the first rows of it.
+    """Run the trained model on the test split, whose first rows are the golden batch.
 
     Args:
         served: trained module from `[rows, width]` to float32 `[rows, outputs]`.
@@ -228,7 +230,7 @@ def measure(
 def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[GraphSpeed, list[Array], Array]:
-    """Return the speed, the outputs for each golden request, and those for the test split."""
+    """Return the speed, the outputs for each golden request, and the outputs for the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         parts = [rows for rows, _ in evidence.golden_batches()]

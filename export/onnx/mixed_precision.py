@@ -1,9 +1,9 @@
-"""The mixed-precision variant: the layers most sensitive to int8 stay in float, all others do not.
+"""The mixed-precision variant: int8, except for the layers that are most sensitive to int8.
 
-Layers are ordered by the error of the outputs when only that layer is in int8, as in Wu et al.
+Layers are ordered by the error of the outputs when only this one layer is in int8, as in Wu et al.
 2020, "Integer Quantization for Deep Learning Inference", section 5.3 (partial quantization). The
-more layers stay in float, the smaller the metric loss. So the smallest number of layers within the
-budget is found by doubling the number and then bisecting.
+more layers stay in float, the smaller the metric loss. So the search doubles the number of float
+layers until the metric loss is within the budget, and then bisects to find the smallest number.
 """
 
 import json
@@ -87,7 +87,7 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
 
 
 def best(steps: Sequence[Step]) -> Step | None:
-    """Return the step within the budget that has the fewest layers in float, or None."""
+    """Return the step within the budget with the fewest float layers; None if there is none."""
     within = [step for step in steps if step.is_within]
     return min(within, key=lambda step: len(step.kept), default=None)
 
@@ -111,7 +111,8 @@ def mixed_variant(
         measure: measures a file on the validation split.
 
     Raises:
-        WorkError: no layer has to stay in float, or one layer in int8 is already above the budget.
+        WorkError: no layer has to stay in float, or the metric loss is above the budget even with
+            only one layer in int8.
     """
     draft, costs = folder / f"{MIXED}.try", folder / COSTS
     known: dict[tuple[str, ...], GraphCandidate] = {}
@@ -134,7 +135,9 @@ def mixed_variant(
     (folder / f"{MIXED}.txt").write_text("\n".join([*notes, *map(str, steps)]))
     found = best(steps)
     if found is None:
-        raise WorkError("with any layer in int8, the metric loss is above export.max_metric_loss")
+        raise WorkError(
+            "even with only one layer in int8, the metric loss is above export.max_metric_loss"
+        )
     if not found.kept:
         raise WorkError(
             f"no layer has to stay in float, because the metric loss of {STATIC_VARIANT} is within "

@@ -77,7 +77,7 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
 def _strip(path: Path) -> None:
     """Remove the metadata that torch adds to every node: stack traces with local paths.
 
-    For a small model they are larger than the weights.
+    For a small model, the stack traces are larger than the weights.
     """
     model = onnx.load(path)
     for node in model.graph.node:

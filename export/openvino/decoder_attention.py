@@ -46,8 +46,8 @@ class Attention:
     """Attention function that OpenVINO can convert; it records the features that each call uses.
 
     Attributes:
-        mask: the mask that the model gets; another mask in a call is the layer's own. None to
-            recognize no masks.
+        mask: the mask that the model was given. A call with another mask is recorded as biased,
+            because the layer made that mask itself. None: masks are not compared.
         seen: the features that each call used.
     """
 
@@ -114,7 +114,7 @@ def _repeated(heads: Tensor, groups: int) -> Tensor:
 
 @contextmanager
 def attending(model: PreTrainedModel, attention: Attention) -> Iterator[None]:
-    """Replace a model's attention while the block runs.
+    """Replace a model's attention inside a `with` block.
 
     A model that does not use `AttentionInterface` keeps its own attention, and its calls are not
     recorded.
@@ -170,7 +170,7 @@ def refusal(layers: int, context: int | None, seen: Sequence[Attended]) -> str |
             `AttentionInterface`.
     """
     if seen and len(seen) != layers:
-        return f"{len(seen)} attentions for {layers} layers: some layers are of another kind"
+        return f"{len(seen)} attention calls for {layers} layers: some layers are of another kind"
     windows = [each.sliding_window for each in seen if each.sliding_window is not None]
     if windows and (context is None or min(windows) < context):
         has = "any length" if context is None else f"{context:,} tokens"

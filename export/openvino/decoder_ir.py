@@ -235,13 +235,13 @@ BEAM = "beam_idx"
 def make_stateful(ir: Any, layers: int) -> Any:
     """Name the inputs and outputs, and turn the keys and values into state, in place.
 
-    The engine looks up these names. `beam_idx` selects rows of the past. Every state starts empty,
-    with the size of the batch, because without an initial value the engine fails on an undeclared
-    parameter.
+    The engine looks up these names. `beam_idx` selects rows of the past. Every state has an initial
+    value: no tokens, with the batch size of the input. Without an initial value, the engine fails
+    on an undeclared parameter.
 
     Args:
-        ir: an OpenVINO model with the inputs `FIRST` and then keys and values of each layer, and
-            the outputs logits and then keys and values of each layer.
+        ir: an OpenVINO model. Its inputs are `FIRST`, then the keys and values of each layer. Its
+            outputs are the logits, then the keys and values of each layer.
         layers: number of the decoder's layers.
     """
     from openvino._offline_transformations import apply_make_stateful_transformation

@@ -97,7 +97,8 @@ def by_token(flat: Any) -> list[Array]:
     The first position of a prompt has no log-probabilities, so its array is empty.
 
     Args:
-        flat: vLLM's `FlatLogprobs`, with all tokens of the vocabulary at every other position.
+        flat: vLLM's `FlatLogprobs`. Every position, except the first position of a prompt, has all
+            tokens of the vocabulary.
     """
     ids, logs = np.asarray(flat.token_ids, int), np.asarray(flat.logprobs, np.float32)
     rows = []

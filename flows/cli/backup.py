@@ -116,7 +116,7 @@ def list_files(home: Path) -> list[Path]:
     """Return the files of a home to back up, logs of Delta tables before their data files.
 
     A part of the home may be a link to another disk. Links inside the parts are left out, because
-    whoever may write artifacts could name any file of this user by one.
+    whoever may write artifacts could link to any file of this user.
     """
     parts = [part for part in home.iterdir() if part.name not in EXCLUDED]
     files = [part for part in parts if part.is_file()]
@@ -133,7 +133,7 @@ def list_files(home: Path) -> list[Path]:
 
 
 def restore_home(home: Path, file: Path) -> Backup:
-    """Restore a home folder from a backup at its original path, completely or not at all.
+    """Restore a home folder at its original path from a backup, completely or not at all.
 
     Raises:
         InputError: the file is not a backup, is a backup of another home, or has a layout version
@@ -173,7 +173,7 @@ def restore_home(home: Path, file: Path) -> Backup:
 
 
 def _copy_databases(home: Path, folder: Path) -> dict[Path, Path]:
-    """Copy the SQLite databases of a home that other processes may write; return their copies."""
+    """Copy a home's SQLite databases into `folder`; return the copies by the databases' paths."""
     copies: dict[Path, Path] = {}
     for path in list_files(home):
         with suppress(FileNotFoundError):  # the file was removed meanwhile
@@ -184,7 +184,7 @@ def _copy_databases(home: Path, folder: Path) -> dict[Path, Path]:
 
 
 def _write(archive: tarfile.TarFile, backup: Backup, contents: Mapping[Path, Path]) -> None:
-    """Write the files of a home, each with its contents: its own, or those of a database's copy."""
+    """Write the files of a home; for a database, the contents of its copy are written."""
     manifest = json.dumps({**asdict(backup), "file": "", "home": str(backup.home)}).encode()
     info = tarfile.TarInfo(MANIFEST)
     info.size, info.mode = len(manifest), 0o600
@@ -229,9 +229,9 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
     if (layout := int(values["layout"])) > NEWEST:
         raise InputError(
             f"{file} was made by a newer Millrace, whose layout this version cannot read",
-            seen=layout,
-            valid=f"at most {NEWEST}",
-            hint="restore it with that Millrace",
+            seen=f"layout version {layout}",
+            valid=f"at most layout version {NEWEST}",
+            hint="restore the backup with the newer Millrace",
         )
     return Backup(
         file,

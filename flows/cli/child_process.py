@@ -3,8 +3,8 @@
 When its raylet is gone, Ray's core ends the process by `_Exit(1)`, without running any Python. When
 memory runs out, the kernel kills the process. In both cases the parent prints the error, as JSON if
 JSON was requested, and ends the command's run in MLflow. Otherwise the parent only forwards its
-signals to the child, which does not outlive it. The child has its own process group, so that a
-Ctrl-C reaches it once, whether it comes from the terminal or from `kill`.
+signals to the child, which does not outlive the parent. The child has its own process group, so
+that SIGINT reaches the child once, whether Ctrl-C or `kill` sent it.
 """
 
 import atexit
@@ -76,7 +76,9 @@ def run_in_child(
 
 
 def describe_end(code: int, words: str) -> MillraceError | None:
-    """Return the error of a child that ended unreported; None if it was stopped, as by SIGTERM.
+    """Return the error of a child that ended without a report.
+
+    Return None if a signal that requests a stop, such as SIGTERM, ended the child.
 
     Args:
         code: the child's exit code, or the negative number of the signal that ended it.

@@ -41,9 +41,9 @@ class DemoSummary:
 
 
 def run_demo(file: Path) -> DemoSummary:
-    """Train, promote, serve, load and score.
+    """Train, promote and serve a model, measure it under load, and score rows.
 
-    Uses the Triton of `millrace up` if it runs; otherwise runs its own until the demo ends.
+    Uses the Triton of `millrace up` if that runs. Otherwise the demo runs its own Triton.
     """
     installation = settings.load().installation()
     pipeline = load_pipeline(file)

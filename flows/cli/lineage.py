@@ -35,7 +35,7 @@ class Lineage:
 def trace_rows(
     installation: Installation, table: str, key: str, date: str | None = None
 ) -> list[Lineage]:
-    """Trace the rows that have a key.
+    """Return the lineage of every row whose `_key` is `key`.
 
     Args:
         installation: locates the tables and the registry.

@@ -53,7 +53,7 @@ Overrides = Annotated[
 
 @app.command()
 def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a pipeline file and print it resolved."""
+    """Check a pipeline file and print it with all defaults."""
     from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
     from millrace.models.preflight import preflight
 
@@ -80,7 +80,7 @@ def schema(as_json: AsJson = False) -> None:
 
 @app.command()
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Ingest, train, export, certify and register."""
+    """Ingest a dataset, and train, export, certify and register a model."""
     chosen = _prepare(file, set_, check_source=True, is_flow=True)
     from millrace.flows.cli import show
     from millrace.flows.train_model import train_model
@@ -235,7 +235,7 @@ def certify(
     model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
     as_json: AsJson = False,
 ) -> None:
-    """Certify the live version, on its golden rows or prompts and the test split."""
+    """Certify the live version on the test split and on its golden rows (or golden prompts)."""
     chosen = _prepare()
     from millrace.flows.cli import show
     from millrace.tasks.export import certify_live
@@ -337,7 +337,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `millrace backup` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Restore the home folder from a backup at its original path, completely or not at all."""
+    """Restore the home folder at its original path from a backup, completely or not at all."""
     from millrace.flows.cli.backup import restore_home
 
     console.set_up_logging()
@@ -478,5 +478,6 @@ def _unexpected_error(error: Exception) -> MillraceError:
     return MillraceError(
         "an unexpected error ended the command",
         seen=f"{type(error).__name__}: {error}",
-        hint=f"run it again; if the error stays, report it with {write_trace(error, logs)}",
+        hint="run the command again; if the error stays, report it with "
+        f"{write_trace(error, logs)}",
     )

@@ -151,9 +151,9 @@ def _describe_schedules(found: "Schedules") -> Iterator[str]:
     if not by_file:
         yield "scheduled: no pipeline file; name yours in MILLRACE_PIPELINES"
     for fault in found.faults:
-        yield f"present content not scheduled: {fault.file}: {fault.reason}"
+        yield f"not scheduled as it is now: {fault.file}: {fault.reason}"
     if not found.settled:
-        yield "Prefect's deployments differ from these schedules; Millrace is restoring them"
+        yield "Prefect's deployments differ from these schedules, and are being restored"
     for each in found.put_back[-3:]:
         yield f"restored: {each.deployment} at {each.at}; {each.what}"
 

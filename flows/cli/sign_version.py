@@ -1,4 +1,4 @@
-"""`millrace sign`: lets a person sign a version without a signature that this home trusts."""
+"""`millrace sign`: lets a person sign a version that has no signature that this home trusts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Signed:
         before: why the version was not trusted before; `signed` if it was trusted.
         statement: what the signature covers: the run, the location of the files, and tags with
             their digests.
-        key: the public key.
+        key: the public key of this home, which verifies the signature.
     """
 
     model: str

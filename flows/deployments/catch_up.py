@@ -63,10 +63,11 @@ def home_id(settings: Settings) -> str:
 def assign_to_home(
     specs: Iterable[DeploymentSpec], settings: Settings
 ) -> tuple[DeploymentSpec, ...]:
-    """Tag deployments with the home's id; on a server that the user chose, add it to names too.
+    """Return the deployments with the home's id as a tag.
 
-    Prefect identifies a deployment by its name. With equal names two homes would start each other's
-    runs, but a release repairs only the Triton of its own home.
+    On a server that the user chose, the id is added to the names too, because Prefect identifies a
+    deployment by its name. With equal names two homes would start each other's runs, but a release
+    repairs only the Triton of its own home.
     """
     home = home_id(settings)
     suffix = f"-{home}" if settings.prefect_api_url is not None else ""
@@ -97,7 +98,7 @@ async def catch_up(
 
 
 async def _mark_lost_runs(client: "PrefectClient", settings: Settings) -> None:
-    """Mark as crashed the runs that the server lists as active and no process of this home runs."""
+    """Mark as crashed the runs that are active on the server, but have no process in this home."""
     from prefect.client.schemas.objects import StateType
     from prefect.states import Crashed
 
@@ -109,7 +110,7 @@ async def _mark_lost_runs(client: "PrefectClient", settings: Settings) -> None:
     ours = _filter_deployments(tags=(f"{HOME_TAG}{home_id(settings)}",))
     for run in await _read_runs(client, ours, _filter_states(*active)):
         if str(run.id) not in alive:
-            message = "The run's process ended without reporting it: a restart, or memory ran out."
+            message = "The run's process ended without a report: a restart, or memory ran out."
             await client.set_flow_run_state(run.id, Crashed(message=message))
 
 

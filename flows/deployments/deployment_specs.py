@@ -5,7 +5,7 @@ imported here, so `millrace up` can refuse a bad file before it starts anything.
 
 A deployment is registered as its spec says. A pause that a user set stays. Any other difference is
 reverted. A deployment that would run foreign code is deleted first, because Prefect's update keeps
-the fields that it does not name.
+the fields that the update does not name.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -73,7 +73,8 @@ def build_specs(
 ) -> tuple[DeploymentSpec, ...]:
     """Return the deployments that `prefect_file` declares, for these pipelines.
 
-    A deployment with the parameter `pipeline_file` is repeated for each pipeline and its schedule.
+    A deployment with the parameter `pipeline_file` is repeated for each pipeline, with that
+    pipeline's schedule.
 
     Raises:
         InputError: the file cannot be read.
@@ -151,7 +152,7 @@ class ExistingDeployment:
         collision_strategy: what happens to a run beyond the limit.
         has_pause: whether it is paused as a whole.
         schedules: when it runs.
-        foreign: fields that are set here, but never by Millrace, such as `pull_steps`.
+        foreign: fields that are set in Prefect, but never by Millrace, such as `pull_steps`.
     """
 
     id: UUID

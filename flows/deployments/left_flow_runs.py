@@ -58,5 +58,5 @@ def _mark_crashed(run_id: UUID) -> None:
     with suppress(ObjectNotFound), get_client(sync_client=True) as client:
         run = client.read_flow_run(run_id)
         if run.state is None or not run.state.is_final():
-            message = "The run's process ended without reporting it: its Ray stopped, or a kill."
+            message = "The run's process ended without a report: its Ray stopped, or it was killed."
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)

@@ -173,7 +173,10 @@ class ScheduleLoop:
                 return found
 
     def _is_ours(self, found: "DeploymentResponse") -> bool:
-        """Return whether a deployment is this home's, or names no home on the embedded server."""
+        """Return whether a deployment belongs to this home.
+
+        On the embedded server, so does a deployment without the tag of a home.
+        """
         home = home_id(self._settings)
         if found.work_pool_name is not None or TAG not in found.tags:
             return False
@@ -204,7 +207,8 @@ class ScheduleLoop:
     def _report(self, change: RegisterDeployment) -> None:
         """Log that a deployment was registered, or that it was restored.
 
-        It was restored if its spec is the one registered before: Prefect had lost or changed it.
+        It was restored if its spec is the same as at the last check. Then the deployment was
+        removed or changed in Prefect.
         """
         name = change.spec.name
         if self._applied.get(name) != change.spec:

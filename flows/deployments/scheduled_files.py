@@ -85,7 +85,10 @@ def _read_file(file: Path) -> PipelineFile:
 
 @lru_cache(maxsize=1024)
 def _read_version(file: Path, version: tuple[int, ...]) -> PipelineFile:
-    """Read a file, cached by its version, because files are checked every few seconds."""
+    """Read a file; `version` (inode, times and size) is part of the cache's key.
+
+    The result is cached, because files are checked every few seconds.
+    """
     del version
     try:
         return PipelineFile(str(file), read_pipeline(file))

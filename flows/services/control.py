@@ -76,8 +76,8 @@ class Status:
         pid: the supervisor's process id.
         uptime_seconds: the seconds since `millrace up`.
         services: the services; empty when nothing runs.
-        live_versions: what the callback `live_versions` returned.
-        orphans: the number of processes that a killed supervisor left.
+        live_versions: what the function `live_versions` returned; None if it was not called.
+        orphans: the number of running processes that a killed supervisor left.
         schedules: the schedules; None before the first check of Prefect.
         prefect_login: the file with the password for Prefect's UI; empty if the user chose the
             Prefect server.
@@ -117,14 +117,14 @@ def up(settings: Settings, *, detach: bool = True, report: Report = lambda line:
 
     Args:
         settings: what to start, and where.
-        detach: whether to return and leave the services running; otherwise stay until the
-            supervisor ends, Ctrl-C or SIGTERM, and stop the services.
+        detach: whether to return and leave the services running. If not, stay until the supervisor
+            ends, or until Ctrl-C or SIGTERM, and then stop the services.
         report: a function that receives progress lines.
 
     Raises:
         InputError: a pipeline file to schedule cannot be read.
-        WorkError: a port is taken, a service did not become healthy, or, unless detached, the
-            supervisor ended by itself; nothing is left running.
+        WorkError: a port is taken, or a service did not become healthy. Without `detach` also: the
+            supervisor ended by itself. Nothing is left running.
     """
     plan_deployments(settings.pipeline_files(), settings.deployments)
     settings.installation().prepared()
@@ -208,7 +208,7 @@ def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> 
         WorkError: the supervisor ended without being stopped.
     """
     try:
-        report("running; Ctrl-C stops it")
+        report("running; Ctrl-C stops the services")
         exit_status = supervisor.wait()
     except KeyboardInterrupt:
         return
@@ -363,7 +363,7 @@ def _read_tail(log: Path) -> str:
 
 
 def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
-    """End the processes with this home's mark, left by a crash or a killed supervisor."""
+    """End the processes of this home's services that a crash or a killed supervisor left."""
     left = processes.find_marked(MARK, str(settings.home))
     descriptions = (processes.describe_process(process.pid) for process in left)
     described = tuple(filter(None, descriptions))
@@ -373,7 +373,7 @@ def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
     if survivors:
         raise WorkError(
             "some processes could not be ended",
-            seen=", ".join(str(process.pid) for process in survivors),
+            seen=", ".join(f"pid {process.pid}" for process in survivors),
             hint="end them with `kill -9 PID`",
         )
     run_state.delete(settings.run)

@@ -16,7 +16,8 @@ from millrace.flows.services.service_specs import Service, SocketUrl
 CHECK_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 MIN_FAILURES = 5
-"""Minimum number of failed checks, over any time, because the supervisor may have stalled."""
+"""A process counts as frozen only after this number of failed checks. A long time with failures is
+not enough, because a supervisor that stalled has made few checks in that time."""
 STARTUP_SECONDS = 60.0
 """A process never counts as frozen for this long after its start."""
 
@@ -52,8 +53,8 @@ class HealthHistory:
     Attributes:
         pid: the process; None before the first check.
         was_healthy: whether a check has succeeded.
-        failures: the number of latest checks that failed in a row, without excused ones.
-        failing_since: when the first of these checks ended, in seconds.
+        failures: the number of failed checks since the last successful or excused check.
+        failing_since: the time in seconds when the first of these failed checks ended.
     """
 
     pid: int | None = None

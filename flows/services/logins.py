@@ -1,8 +1,8 @@
 """The logins of the MLflow and the Prefect servers of a home.
 
-MLflow's own basic auth is switched on by one setting:
+MILLRACE_MLFLOW_AUTH switches on MLflow's own basic auth, which uses these files:
 
-    HOME/mlflow_admin.password   of the user `admin`, created once, mode 0600
+    HOME/mlflow_admin.password   the password of the user `admin`, created once, mode 0600
     HOME/mlflow_auth.ini         MLflow's configuration, mode 0600; written again at every start
     HOME/mlflow_auth.db          MLflow's users and their permissions
     HOME/mlflow_flask.key        MLflow's key against forged forms
@@ -29,7 +29,8 @@ from millrace.models.common.private_files import read_or_create_secret, replace_
 
 ADMIN = "admin"
 CACHE_SECONDS = 60
-"""MLflow caches a correct password for this long; the cache works as its server is one process."""
+"""MLflow caches a correct password for this long. The cache works because MLflow's server is one
+process."""
 CLIENT_VARIABLE = "PREFECT_API_AUTH_STRING"
 SERVER_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING"
 PREFECT_USER = "millrace"
@@ -41,7 +42,8 @@ class MlflowLogin:
 
     Attributes:
         client_variables: the variables with which MLflow's clients log in.
-        server_variables: the variables with which the server checks the login; only it gets them.
+        server_variables: the variables with which the server checks the login. Only the server gets
+            these variables.
     """
 
     client_variables: Mapping[str, str] = field(repr=False)
@@ -49,7 +51,7 @@ class MlflowLogin:
 
 
 def load_mlflow_login(settings: Settings) -> MlflowLogin | None:
-    """Return the login of the MLflow that runs here, created once; None if it needs none.
+    """Return the login of the MLflow server of `up`, created once; None if it requires none.
 
     Raises:
         WorkError: the login's files cannot be read or written.
@@ -116,7 +118,8 @@ def inherit_prefect_login(
 
     Args:
         environment: the environment of this process.
-        derived: the variables that Millrace itself put into it, with the login's digest.
+        derived: the variables that Millrace itself put into `environment`; the value for the login
+            is its digest.
         is_chosen: whether the user chose the Prefect server; such a server never gets this home's
             login.
     """

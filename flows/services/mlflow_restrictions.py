@@ -48,7 +48,7 @@ def restrict_artifacts(root: Path) -> None:
 
 
 class _RestrictedArtifacts(LocalArtifactRepository):
-    """Artifacts in a folder below the root, by its real path: all links are resolved."""
+    """Artifacts in a folder that is below the root after all links are resolved."""
 
     def __init__(self, root: Path, artifact_uri: str, *args: Any, **options: Any) -> None:
         super().__init__(artifact_uri, *args, **options)
@@ -87,6 +87,8 @@ def restrict_webhooks(receiver: str) -> None:
 
     for module in (sqlalchemy_store, delivery):
         if module._validate_webhook_url is not validate:
-            raise RuntimeError(f"{module.__name__} validates webhooks by another function")
+            raise RuntimeError(
+                f"{module.__name__} does not validate webhooks by MLflow's `_validate_webhook_url`"
+            )
         module._validate_webhook_url = validate_unless_ours  # type: ignore[attr-defined]
     delivery._create_webhook_session = create_session_for_ours

@@ -49,7 +49,7 @@ def server_variables(settings: Settings) -> dict[str, str]:
         # MLflow's default also allows every private address.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
-        # Only for the server's process: a client in this process would use this address too.
+        # Set only in the server's process, because a client in the process uses this address too.
         "MLFLOW_TRACKING_URI": database,
     }
 
@@ -57,9 +57,10 @@ def server_variables(settings: Settings) -> dict[str, str]:
 def request_policy(port: int) -> OriginPolicy:
     """Return the policy for the requests that this server accepts.
 
-    MLflow 3.17 itself checks Host, and Origin only below /api/ and /ajax-api/, and accepts every
-    origin on localhost with any port. Artifacts are sent as octets, so a body need not be JSON. All
-    of MLflow's pages are at `/`, and with a login also at `/signup`.
+    MLflow 3.17 itself checks the header Host. It checks the header Origin only below /api/ and
+    /ajax-api/, and accepts every origin on localhost there, with any port. Artifacts are sent as
+    octets, so a body need not be JSON. All of MLflow's pages are at `/`, and with a login also at
+    `/signup`.
     """
     return OriginPolicy(
         hosts=loopback_hosts(port),
@@ -71,7 +72,7 @@ def request_policy(port: int) -> OriginPolicy:
 
 
 def create_app(settings: Settings, login: MlflowLogin | None) -> ASGIApp:
-    """Return MLflow's application, with its basic auth if a login is given.
+    """Return MLflow's application. If a login is given, MLflow's basic auth requires it.
 
     Raises:
         WorkError: MLflow's database cannot be opened.

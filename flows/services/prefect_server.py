@@ -1,4 +1,4 @@
-"""Prefect's servers behind Millrace's origin check: that of `millrace up` and the temporary ones.
+"""Millrace's origin check for the Prefect server of `millrace up`, and for temporary servers.
 
 `python -m millrace.flows.services.prefect_server` runs what `prefect server start` runs in the
 foreground, with the origin check around Prefect's application.
@@ -40,7 +40,8 @@ POLICY = OriginPolicy(
     no_links=("/api",),
     websockets=True,
 )
-"""Prefect's API requires its login except on these two paths; a web page could guess the login."""
+"""Prefect's API requires its login except on the two open paths. The origin check refuses web pages
+of other origins, because a web page could guess the login."""
 
 
 class _GuardedSubprocess:
@@ -72,7 +73,7 @@ def guard_temporary_server() -> None:
 
 
 def end_orphaned_servers(home: str) -> None:
-    """End the temporary servers of this home's commands that were killed."""
+    """End the temporary servers of this home whose commands no longer run."""
     orphans = []
     for process in processes.find_marked(TEMPORARY_VARIABLE, "1"):
         with suppress(psutil.Error, OSError):

@@ -308,7 +308,7 @@ def unsupervised_environment(settings: Settings, service: Service) -> dict[str, 
     environment = service_environment(settings, service)
     if service.name not in ("deployments", "webhook"):
         return environment
-    # Without this variable child processes keep the login, which belongs to the address.
+    # With this variable child processes would drop the login that the address of Prefect needs.
     del environment["MILLRACE_DERIVED"]
     return environment | addresses
 

@@ -52,7 +52,7 @@ def restart_delay(failures: int) -> float:
 
 
 def count_failures(before: int, uptime: float) -> int:
-    """Return the number of failures after one more death; a steady run resets the count."""
+    """Return the failures in a row after one more death; 1 after an uptime of `STEADY_SECONDS`."""
     return 1 if uptime >= STEADY_SECONDS else before + 1
 
 
@@ -214,7 +214,7 @@ class Supervisor:
                 self.end_strays()
 
     def end_strays(self) -> None:
-        """End processes that outlived their parents, while the servers can still be informed."""
+        """End processes that outlived their parents, while MLflow and Prefect still run."""
         known = {process.pid for child in self.children for process in _process_tree(child.process)}
         marked = processes.find_marked(MARK, str(self.settings.home))
         strays = [process for process in marked if process.pid not in known]

@@ -6,11 +6,12 @@ arrive during its release need only one more release. A slow release of one mode
 another model.
 
 A flow run is created only when something is due, so that Prefect shows only releases that did
-something. It is a run of the `release` deployment, created in the state Pending: a runner picks up
-scheduled runs only, and Prefect assigns the deployment's one slot on the way into Pending. So the
-run needs no slot, and leaves none occupied if this process dies. An occupied slot would block a
-release that was requested by hand for minutes. The lock of `millrace.serving.release.reconcile`
-ensures that no two releases work on one model.
+something. The flow run is a run of the `release` deployment that is created in the state Pending.
+A runner does not pick it up, because a runner picks up scheduled runs only. Prefect assigns the
+deployment's one slot when a run changes to Pending. This run begins as Pending, so it needs no
+slot, and leaves none occupied if this process dies. An occupied slot would block for minutes a
+release that was requested by hand. The lock of `millrace.serving.release.reconcile` ensures that no
+two releases work on one model.
 """
 
 import threading
@@ -45,7 +46,7 @@ MAX_RELEASES = 4
 """Maximum concurrent releases; further requests wait, and are then released together."""
 
 Requests = Mapping[str | None, str]
-"""The reason for a release of each model; under None, for a release of all models."""
+"""The reason for a release, by model; the key None stands for a release of all models."""
 
 ENTRYPOINT = "millrace.flows.release_model.release_model"
 TAG = "webhook"
@@ -80,7 +81,7 @@ class ReleaseWorker:
         self._is_stopping = False
 
     def request(self, model: str | None, reason: str) -> None:
-        """Request a release of a model, or of all; a newer request replaces a waiting one."""
+        """Request a release of `model` (None: all models); a waiting request is replaced."""
         with self._changed:
             self._waiting[model] = reason
             self._changed.notify_all()
@@ -175,7 +176,9 @@ class Releaser:
         self._failed: dict[str, FailedRun] = {}
 
     def release(self, asked_by: str, models: list[str] | None) -> None:
-        """Release what is due as a run of the deployment, or without Prefect if that fails.
+        """Release what is due, as a run of the deployment.
+
+        If Prefect cannot create the run, release without Prefect.
 
         Args:
             asked_by: who or what requested the release.
@@ -256,7 +259,7 @@ def find_deployment(settings: Settings) -> DeploymentSpec | None:
 
 
 def _mark_lost_runs(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Mark as crashed the runs of an earlier receiver that died; this one has started none yet."""
+    """Mark as crashed the runs of earlier receivers; this process has not started a run yet."""
     active = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     lost = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment_id]),

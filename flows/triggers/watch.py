@@ -25,7 +25,8 @@ MAX_CORE_SHARE = 0.05
 REPEAT_SECONDS, MAX_REPEAT_SECONDS = 60.0, 300.0
 """The pause between two requests for the same reason doubles each time, up to the second value."""
 IMMEDIATE_REPEATS = 3
-"""Releases that succeed but leave the same reason due, before further requests wait too."""
+"""If a release succeeds but its reason stays due, the release is requested again at once, until
+there were this many requests for the reason. Then further requests wait too."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Request:
     is_released: bool = False
 
     def is_repeat_due(self, now: float) -> bool:
-        """Return whether to request the same again."""
+        """Return whether to request the release for the same reason again."""
         if self.is_released and self.attempts < IMMEDIATE_REPEATS:
             return True
         pause: float = min(REPEAT_SECONDS * 2 ** (self.attempts - 1), MAX_REPEAT_SECONDS)
@@ -59,7 +60,7 @@ class RequestThrottle:
         self._requests: dict[str, Request] = {}
 
     def select(self, due: Mapping[str, str], now: float) -> dict[str, str]:
-        """Return the releases to request now: the reason, by model.
+        """Return the models to release now, each with the reason.
 
         Args:
             due: the reason why a release is due, by model.
@@ -78,7 +79,7 @@ class RequestThrottle:
         return {model: reason for model, reason in due.items() if model in new}
 
     def note_release(self, models: Collection[str] | None) -> None:
-        """Record that a release of models, or of all, succeeded."""
+        """Record that a release of `models` (None: all models) succeeded."""
         self._requests = {
             model: replace(each, is_released=True) if models is None or model in models else each
             for model, each in self._requests.items()
@@ -117,7 +118,7 @@ class Watch(PollingThread):
     """A thread that checks which releases are due, and requests them.
 
     Args:
-        find_due: a function that returns why a release is due, by model, without the models that
+        find_due: a function that returns why a release is due, by model. It leaves out models that
             are being released.
         request: a function that requests a release, with the model and the reason.
         check_seconds: the seconds between two checks.
@@ -144,7 +145,7 @@ class Watch(PollingThread):
         super().start()
 
     def note_release(self, models: Collection[str] | None) -> None:
-        """Record that a release of models, or of all, succeeded; a repeat may then be due."""
+        """Record that a release of `models` (None: all) succeeded; a repeat may then be due."""
         self._throttle.note_release(models)
 
     @property

@@ -2,7 +2,7 @@
 
 MLflow announces every changed alias; when a champion has changed, the receiver releases at once.
 MLflow keeps its events in memory and retries for some seconds only, so the webhook is only a hint:
-the watch checks every few seconds without it.
+the watch checks every few seconds, also without a webhook.
 
 The webhook is registered in MLflow once, and restored if it was changed or removed. An event that
 occurs while MLflow or the receiver does not run is lost. So a release is requested whenever MLflow
@@ -125,7 +125,9 @@ class Registrar(PollingThread):
         self.is_registered = False
         self._address, self._wanted, self._catch_up = address, wanted, catch_up
         self._lost_events: str | None = "started"
-        self._warning = WarnOnce("cannot register the webhook in MLflow; the watch releases: %s")
+        self._warning = WarnOnce(
+            "cannot register the webhook in MLflow, so only the watch requests releases; error: %s"
+        )
 
     def check(self) -> float:
         """Register the webhook if MLflow answers; return seconds until the next check."""

@@ -2,9 +2,9 @@
 
 A delivery must be authentic, recent, not a replay, and about the alias champion.
 
-MLflow signs `id.timestamp.body` with a secret that it shares with Millrace (HMAC-SHA256). It
-retries a delivery, with the same id, after a lost connection and after 429, 500, 502, 503 and 504
-only, so none of the refusals here makes MLflow retry.
+MLflow signs `id.timestamp.body` with a secret that it shares with Millrace (HMAC-SHA256). MLflow
+retries a delivery, with the same id, only after a lost connection or the status 429, 500, 502, 503
+or 504. So none of the refusals here makes MLflow retry.
 """
 
 import asyncio
@@ -62,9 +62,10 @@ class SeenDeliveries:
     """The accepted deliveries, stored for as long as their timestamps would be accepted.
 
     Attributes:
-        since: the second before which a delivery's signature is too old. At first it is the start
-            of this process, which knows no earlier ids; the release at the start covers earlier
-            deliveries. It moves forward when there are more than `MAX_SEEN` ids.
+        since: a time in seconds since the epoch; deliveries with an earlier timestamp are refused.
+            At first it is the start of this process, which does not know the ids of earlier
+            deliveries. The release at the start covers earlier deliveries. `since` moves forward
+            when there are more than `MAX_SEEN` ids.
     """
 
     since: int
@@ -77,7 +78,7 @@ class SeenDeliveries:
         return len(self._timestamps)
 
     def oldest(self, now: float) -> float:
-        """Return the earliest accepted timestamp."""
+        """Return the earliest timestamp that is accepted at the time `now`."""
         return max(self.since, now - WINDOW_SECONDS)
 
     def add(self, delivery: str, timestamp: int, now: float) -> None:
@@ -108,7 +109,7 @@ def check_delivery(
         seen: the deliveries that were accepted before.
     """
     if is_too_large(headers, body):
-        return DeliveryResult(413, f"more than {MAX_BYTES} bytes")
+        return DeliveryResult(413, f"the body has more than {MAX_BYTES} bytes")
     delivery, timestamp = headers.get(ID_HEADER, ""), headers.get(TIMESTAMP_HEADER, "")
     expected = compute_signature(secret, delivery, timestamp, body)
     if not hmac.compare_digest(headers.get(SIGNATURE_HEADER, "").encode(), expected.encode()):

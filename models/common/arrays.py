@@ -1,4 +1,4 @@
-"""Array types for annotations, and evenly spread indices; docstrings give shape and dtype."""
+"""Array types for annotations (docstrings give shape and dtype), and evenly spread indices."""
 
 from typing import Any
 

@@ -74,8 +74,8 @@ def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> 
 def check_yaml(text: str) -> None:
     """Raise ValueError if a YAML text exceeds a limit; construct no value.
 
-    The depth is counted in the stream of events, which needs no recursion. The number of values
-    with all aliases expanded is the sum over the sizes of the anchors.
+    The depth is counted in the stream of events, which needs no recursion. An alias counts as many
+    values as its anchor has, so no alias is expanded.
     """
     if len(text) > YAML_BYTES:
         raise ValueError(f"the YAML is longer than {YAML_BYTES:,} characters")
@@ -108,7 +108,7 @@ class _ValueCounter:
             self.opened.append((event.anchor, self.total))
             self.total += 1
             if len(self.opened) > YAML_DEPTH:
-                raise ValueError(f"the YAML is nested deeper than {YAML_DEPTH}")
+                raise ValueError(f"the YAML is nested deeper than {YAML_DEPTH} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = self.opened.pop()
             self.sizes |= {} if anchor is None else {anchor: self.total - before}
@@ -170,7 +170,7 @@ def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
     version = npy.read_magic(member)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"{info.filename} has a header of version {version}")
+        raise ValueError(f"{info.filename} has an npy header of an unknown version, {version}")
     shape, _, dtype = readers[version](member)
     if dtype.hasobject:
         raise ValueError(f"{info.filename} holds Python objects")

@@ -20,7 +20,7 @@ def digest_of_all(files: Mapping[str, Path]) -> str:
 
 
 def digest_of_model(digests: Mapping[str, str]) -> str:
-    """Return the digest of a model: of its ONNX file if it has no other, else of all its files.
+    """Return the digest of a model: of its ONNX file if that is its only file, else of all files.
 
     Args:
         digests: the SHA-256 of each file of the model, by name.

@@ -100,12 +100,15 @@ def _rebuild(
 
 
 def closest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Return the known word nearest to `word`, or None."""
+    """Return the known word nearest to `word`; None if no known word is similar."""
     return next(iter(get_close_matches(word, known, n=1, cutoff=0.5)), None)
 
 
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Return a hint with the known words that begin with `word`, else the nearest one; or None."""
+    """Return a hint that suggests known words; None if no known word is similar.
+
+    The hint has the known words that begin with `word` if there are several, else the nearest word.
+    """
     longer = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
     close = longer if len(longer) > 1 else [each for each in [closest(word, known)] if each]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None

@@ -1,7 +1,7 @@
 """Explains errors of the operating system, a database or a service to the user.
 
-Libraries report a full disk or a corrupt database as errors of their own, often deep in a chain of
-causes and as text: delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect each in another variant.
+Libraries such as delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect report a full disk or a
+corrupt database as errors of their own, often as text and deep in a chain of causes.
 `explain_external_error` reads the chain. An error that it does not know is a bug in Millrace.
 """
 
@@ -82,7 +82,7 @@ Each entry has the library's packages, the error class, what failed and the hint
 
 
 def explain_external_error(error: BaseException) -> MillraceError | None:
-    """Return the error to show for an exception that Millrace did not cause, or None.
+    """Return the error to show for an exception that Millrace did not cause; None if it is unknown.
 
     Args:
         error: any exception; its causes and contexts are read too.
@@ -99,7 +99,7 @@ def explain_external_error(error: BaseException) -> MillraceError | None:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Return whether a disk caused an error, so that the file or version is not at fault."""
+    """Return whether a disk caused an error; the file or version itself is then not at fault."""
     return any(
         isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in _walk_chain(error)
     )

@@ -63,7 +63,7 @@ def this_machine() -> Machine:
 
 
 def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
-    """Return the memory that this process may use: the machine's, or a cgroup's lower limit.
+    """Return the bytes that this process may use: the machine's memory, or a lower cgroup limit.
 
     Args:
         proc: file that names the cgroups of this process, one per line.
@@ -81,7 +81,10 @@ def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup, its parents and the root: a container's cgroup is the root."""
+    """Return the memory limits, in bytes, of a cgroup, of its parents and of the root.
+
+    In a container the root is the container's own cgroup.
+    """
     folder, limits = root / path.lstrip("/"), []
     for each in dict.fromkeys([folder, *folder.parents, root]):
         with suppress(OSError, ValueError):

@@ -28,7 +28,7 @@ def require_version(home: Path) -> None:
 
 
 def check_version(home: Path) -> bool:
-    """Check the layout of a home folder; return whether it has a version.
+    """Check the layout of a home folder; return whether the folder has a version file.
 
     Raises:
         InputError: the layout is older or newer than this code reads, or the version file has no
@@ -55,7 +55,7 @@ def check_version(home: Path) -> bool:
     raise InputError(
         f"the Millrace home folder {home} was made by {made_by} Millrace, whose layout this "
         "version cannot read",
-        seen=version,
+        seen=f"layout version {version}",
         valid=valid,
         hint=f"use {made_by} Millrace for this folder, or set MILLRACE_HOME to another folder",
     )

@@ -67,7 +67,7 @@ class Installation:
         ray_address: `EMBEDDED`, the address of a cluster, or the address of its Jobs API.
         triton: the Triton servers to reconcile; requests go to the first.
         vllm_python: Python interpreter of an environment with vLLM; None: this interpreter.
-        pipelines: the owner's pipeline files, or globs.
+        pipelines: pipeline files of the home folder's owner, as paths or globs.
         trusted_signers: public keys, base64, that this home trusts beside its own.
     """
 

@@ -67,7 +67,7 @@ def guard_logging() -> None:
 
     Prefect, MLflow and SQLAlchemy log addresses and foreign text themselves. Logging filters are
     not enough: a logger's filter does not see the records of child loggers, and a handler's filter
-    does not see those of other handlers.
+    does not see records that only other handlers get.
     """
     before = logging.getLogRecordFactory()
     if getattr(before, "passes_through_safe", False):

@@ -1,4 +1,4 @@
-"""Silences a library's logs and progress bars while a block runs, and OpenVINO's usage data."""
+"""Silences a library's logs and progress bars while a block runs; disables OpenVINO's telemetry."""
 
 import logging
 import sys
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Make loggers and their children log errors only while the block runs."""
+    """While the block runs, let loggers and their children log only errors."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -38,7 +38,7 @@ def quiet_transformers() -> Iterator[None]:
 def disable_openvino_telemetry() -> None:
     """Hide the telemetry package from OpenVINO's and nncf's tools, before they are imported.
 
-    These tools send usage data on import and on every conversion, unless the user has opted out in
-    a file of theirs. Without the package they send nothing and work as before.
+    These tools send usage data on import and on every conversion, unless a file says that the user
+    has opted out. Without the package they send nothing and work as before.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Connects to Ray: the embedded one, or a cluster."""
+"""Connects to the embedded Ray or to a Ray cluster."""
 
 import logging
 import os
@@ -56,8 +56,8 @@ def connect_to_ray(address: str, processes: int) -> Iterator[None]:
 
 
 def _start_embedded(processes: int) -> None:
-    # Two logical CPUs more than the workers reserve: Ray Data tasks need one while every worker
-    # has one, or workers and data tasks wait for each other for ever.
+    # Two logical CPUs more than the workers reserve. Ray Data's tasks need a CPU as well: without a
+    # free one, workers and data tasks would wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
     options = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(ray_folder())}
     before = set(_child_processes())

@@ -3,7 +3,8 @@
 Ray's default is `/tmp/ray`, which every user of the machine may write to: another user could
 replace a log by a link, and so make Ray write into any file of the user who started it. Ray sets
 these permissions wherever its folder is, so Millrace puts the folder into a private one, which only
-this user may enter. That is not in the home folder, whose path may be too long for a socket.
+this user may enter. The private folder is not in the home folder, whose path may be too long for a
+socket.
 """
 
 import os
@@ -15,7 +16,7 @@ from millrace.models.common.errors import WorkError
 
 RAY = "ray"
 NAMES = 20
-"""Folder names to try, so that another user who creates the first one cannot block this user."""
+"""Number of names to try, so that another user who creates the first one cannot block this user."""
 
 
 def ray_folder() -> Path:

@@ -19,9 +19,9 @@ PATIENCE_S = 20.0
 It may be busy or starting.
 """
 SILENT_S, HURRIED_S = 60.0, 1.0
-"""A service that was silent in the last `SILENT_S` gets only `HURRIED_S` instead."""
+"""A service that was silent in the last `SILENT_S` gets only `HURRIED_S`, not `PATIENCE_S`."""
 DATA_S = 5.0
-"""A data page that answered within this time is not requested again."""
+"""A data page that answered in the last `DATA_S` seconds is not requested again."""
 
 _silent_at: dict[str, float] = {}
 _answered_at: dict[str, float] = {}
@@ -34,8 +34,9 @@ def require_http(health: str, *, service: str, setting: str, data: str | None = 
         health: URL of its health page.
         service: its name, for messages.
         setting: environment variable with its address.
-        data: URL of a page that reads the service's data, because a server whose database or
-            workers hang still answers its health page. Any answer but a server error counts.
+        data: URL of a page that reads the service's data. The page is checked too, because a server
+            whose database or workers hang still answers its health page. Any answer but a server
+            error counts. None: check the health page only.
 
     Raises:
         SilentError: the service accepts connections and does not answer in `PATIENCE_S`.

@@ -66,8 +66,8 @@ def run_in_subprocess(
         stdin: its stdin.
         environment: all environment variables of the program; None: those of this process.
         python: the interpreter, which may lack Millrace's dependencies; None: this interpreter.
-        retry_killed: whether a killed program is tried again; false where its own use of memory
-            is the most likely cause.
+        retry_killed: whether the error of a killed program is transient, so that callers try again;
+            false where the program's own use of memory is the most likely cause.
 
     Raises:
         WorkError: the program took too long, crashed or failed; the reason is its last line on
@@ -130,8 +130,9 @@ def main() -> None:
 def memory_resource() -> int:
     """Return the `resource` constant by which memory is limited on this machine.
 
-    With an NVIDIA GPU it limits private writable memory, because CUDA reserves address space for
-    all memory of the machine and of its GPUs, and does not start under a limit on address space.
+    With an NVIDIA GPU the constant limits private writable memory, because CUDA reserves address
+    space for all memory of the machine and of its GPUs, and does not start under a limit on address
+    space.
     """
     return resource.RLIMIT_DATA if DRIVER.exists() else resource.RLIMIT_AS
 

@@ -28,7 +28,7 @@ def load(reference: str, folder: Path) -> object:
 
     Args:
         reference: the module's dotted name, a colon and an attribute, e.g. `rows:read`.
-        folder: the folder that the module's name starts from.
+        folder: the folder in which the module is looked up.
 
     Raises:
         InputError: the reference is malformed, the module or attribute does not exist, or the
@@ -127,8 +127,8 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
     """Let `import helpers` find a sibling, after all installed packages, while the block runs.
 
     Siblings are removed from `sys.modules` again: two folders may each have a `helpers.py`, and
-    cloudpickle pickles by value what it cannot find there. No bytecode is written that could go
-    stale.
+    cloudpickle pickles by value what it cannot find in `sys.modules`. No bytecode is written that
+    could go stale.
     """
     before, write_bytecode = set(sys.modules), sys.dont_write_bytecode
     sys.path.append(str(folder))

@@ -1,4 +1,4 @@
-"""The pipeline file: each of its parts is a `Spec` in its own module; and code that reads it."""
+"""The pipeline file: its parts, each a `Spec` in its own module, and the code that reads it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -28,9 +28,14 @@ class SamplingSpec(Spec):
         0.0, ge=0, le=100, description="0 always takes the most likely token; nothing is random."
     )
     top_p: float = Field(
-        1.0, gt=0, le=1, description="Sample from the top tokens that sum up to this probability."
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample from the most likely tokens whose probabilities sum up to this.",
     )
-    top_k: int | None = Field(None, ge=1, description="Sample from this many top tokens.")
+    top_k: int | None = Field(
+        None, ge=1, description="Sample from this many of the most likely tokens."
+    )
     repetition_penalty: float = Field(
         1.0,
         gt=0,
@@ -112,8 +117,8 @@ class BatchSpec(Spec):
     max_drift: float = Field(
         0.25,
         ge=0,
-        description="Population stability index (PSI) of a column, minus what chance gives, from "
-        "which drift is reported.",
+        description="Population stability index (PSI) of a column above which drift is reported; "
+        "the PSI that chance alone gives is subtracted first.",
     )
     prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
     sampling: SamplingSpec = Field(

@@ -9,7 +9,7 @@ from millrace.models.config.model_uri import VersionName
 
 
 class DistillationSpec(Spec):
-    """Distillation: the answers of a registered version are learnt beside the targets."""
+    """Distillation: training on the answers of a registered version, besides the targets."""
 
     teacher: VersionName = Field(
         description="A registered model of the same columns and classes: NAME for its champion, "
@@ -34,7 +34,11 @@ class PruningSpec(Spec):
         "smaller and faster; for mlp, cnn, and classes that have removable_units.",
     )
     sparsity: float = Field(
-        0.5, gt=0, lt=1, description="Share that is zero or removed at the end."
+        0.5,
+        gt=0,
+        lt=1,
+        description="Share of the weights, or of the neurons and channels, that is zero or removed "
+        "at the end.",
     )
     start: float = Field(0.2, ge=0, lt=1, description="Share of training before pruning begins.")
     end: float = Field(

@@ -48,7 +48,8 @@ class ColumnSpec(Spec):
         description="float, int, bool, string (stored, but not learnt from), category (string or "
         "integer codes with a known set of values), vector (a list of floats of one length), text "
         "(for text_classifier and causal_lm) or messages (of a chat, a list of {role, content}, "
-        "for causal_lm). Inferred when left out; text and messages only where features is [].",
+        "for causal_lm). Inferred when left out; text and messages are inferred only where "
+        "features is [].",
     )
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")

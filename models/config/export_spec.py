@@ -1,4 +1,4 @@
-"""The part `export`: which variants of the model to make, and how much they may lose."""
+"""The part `export`: which variants of the model to make, and how much worse they may be."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ class ExportLimits(Spec):
 
 
 class ExportSpec(Spec):
-    """Which variants of the model to make, and how much they may lose."""
+    """Which variants of the model to make, and how much worse they may be."""
 
     candidates: tuple[VariantName, ...] = Field(
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
@@ -51,9 +51,9 @@ class ExportSpec(Spec):
     )
     group_size: GroupSize = Field(
         64,
-        description="Number of 4-bit weights that share a scale; -1: all of a row. If it does not "
-        "divide the width of a layer, that layer gets the largest power of two that does, at least "
-        "16, or 8-bit weights; causal_lm only.",
+        description="Number of 4-bit weights that share a scale; -1: all weights of a row. A layer "
+        "whose width is not a multiple of this number gets the largest power of two, at least 16, "
+        "that divides the width. If there is none, the layer gets 8-bit weights. causal_lm only.",
     )
     ratio: float = Field(
         1.0,

@@ -40,15 +40,15 @@ class GenerationSpec(Spec):
     )
     enable_prefix_caching: bool = Field(
         True,
-        description="Whether prompts with the same beginning share its part of the KV cache. "
+        description="Whether prompts with the same beginning share the KV cache of that beginning. "
         "Without effect with a draft, because the engine does not support both.",
     )
     draft: VersionName | None = Field(
         None,
         description="Speculative decoding: a registered version with the same tokenizer that "
         "drafts tokens, which this model checks. NAME for its champion, NAME@ALIAS or "
-        "NAME/VERSION, resolved when the run begins. It makes single streams faster, and many at a "
-        "time slower.",
+        "NAME/VERSION, resolved when the run begins. A draft makes a single stream faster, and "
+        "many streams at a time slower.",
     )
     num_assistant_tokens: int = Field(
         5, ge=1, description="Tokens that the draft proposes at a time."

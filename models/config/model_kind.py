@@ -169,7 +169,7 @@ def all_variants() -> tuple[str, ...]:
 
 
 def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a pipeline file, with its kind's variants if it names none."""
+    """Return a pipeline file's values; without `export.candidates`, with its kind's variants."""
     model, export = values.get("model") or {}, values.get("export") or {}
     if not isinstance(model, Mapping) or not isinstance(export, Mapping):
         return values

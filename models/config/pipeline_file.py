@@ -1,4 +1,4 @@
-"""Reads a pipeline file, and reports all of its problems at once, with lines.
+"""Reads a pipeline file, and reports all of its problems at once, with line numbers.
 
 A misspelt key is refused with the nearest valid one.
 """
@@ -141,7 +141,7 @@ def _apply_override(values: dict[str, Any], override: str) -> Location:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise InputError(
-            "an override is malformed",
+            "a --set override is malformed",
             seen=override,
             valid="key=value or part.key=value",
             hint="e.g. --set training.epochs=5",
@@ -149,7 +149,7 @@ def _apply_override(values: dict[str, Any], override: str) -> Location:
     try:
         value = bounded_yaml(text, _Loader)
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError("the value of an override is not YAML", seen=override) from error
+        raise InputError("the value of a --set override is not YAML", seen=override) from error
     inner = values
     for part in parts[:-1]:
         if not isinstance(inner.get(part), dict):

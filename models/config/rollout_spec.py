@@ -27,8 +27,8 @@ class JudgeSpec(Spec):
     max_slowdown: float = Field(
         1.3,
         gt=1,
-        description="Largest latency of the candidate divided by the champion's, both geometric "
-        "means.",
+        description="Largest ratio of the candidate's latency to the champion's; each latency is a "
+        "geometric mean.",
     )
     max_failures: float = Field(
         0.01,

@@ -17,7 +17,9 @@ class RequireSpec(Spec):
         "effect only in a file that the owner of the home folder names: in MILLRACE_PIPELINES or "
         "to `millrace score`.",
     )
-    certificate: bool = Field(True, description="Require a certificate that it passed its gates.")
+    certificate: bool = Field(
+        True, description="Require a certificate that the version passed its gates."
+    )
     max_metric_drop: float | None = Field(
         0.05,
         ge=0,
@@ -38,7 +40,7 @@ class PromotionSpec(Spec):
     mode: Literal["auto", "manual"] = Field(
         "manual",
         description="auto: a version that passed its gates and is no worse than the champion on "
-        "the same test split becomes champion. manual: a person does it in the MLflow UI.",
+        "the same test split becomes champion. manual: a person moves the alias in the MLflow UI.",
     )
     require: RequireSpec = Field(
         default_factory=RequireSpec, description="What a champion needs to go live."

@@ -20,8 +20,8 @@ class TokenizerSpec(Spec):
     source: str | None = Field(
         None,
         description="A tokenizer: a folder beside the pipeline file, or a name on the Hugging Face "
-        "hub. When left out: the tokenizer of model.pretrained, or else a byte-level BPE that is "
-        "trained on the train split.",
+        "hub. When left out: the tokenizer of model.pretrained; without model.pretrained, a "
+        "byte-level BPE that is trained on the train split.",
     )
     vocab_size: int = Field(
         8192, ge=260, le=1_000_000, description="Largest vocabulary of a trained tokenizer."
@@ -96,7 +96,10 @@ class TrainingSpec(Spec):
         "auto", description="Autocast type; auto is bf16 on a GPU that has it, else fp32."
     )
     max_failures: int = Field(
-        3, ge=0, description="Worker failures after which training resumes from a checkpoint."
+        3,
+        ge=0,
+        description="Largest number of worker failures after which training resumes from a "
+        "checkpoint.",
     )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
     max_steps: int | None = Field(
@@ -140,6 +143,6 @@ class TrainingSpec(Spec):
     compare: VersionName | None = Field(
         None,
         description="A registered version that the certificate shows beside this one, measured on "
-        "the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. The teacher, if there "
-        "is one, when left out.",
+        "the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. When left out: the "
+        "teacher, if there is one.",
     )

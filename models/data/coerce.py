@@ -1,7 +1,7 @@
 """Casts cells to their column's type; marks a cell that cannot be cast, and raises nothing.
 
-A whole column is cast at once. If Arrow refuses, its text is matched against a pattern and only the
-matching cells are cast, still vectorised.
+A whole column is cast at once. If Arrow refuses, the column's text is matched against a pattern and
+only the matching cells are cast, still vectorised.
 """
 
 from collections.abc import Callable

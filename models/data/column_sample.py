@@ -14,7 +14,10 @@ from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import TEXT
 
 NUMBER_SHARE = 0.9
-"""Share of numbers from which a text column is read as numbers; its other cells are bad rows."""
+"""Share of a text column's cells that must be numbers for the column to be read as numbers.
+
+The other cells make their rows bad.
+"""
 
 _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
@@ -83,7 +86,11 @@ def seen_type(array: pa.Array) -> str | None:
 def vector_width(name: str, array: pa.Array) -> int:
     """Return the most frequent length of the sampled vectors."""
     if seen_type(array) != "vector":
-        raise InputError(f"column {name!r} is declared a vector", seen=array.type, valid="lists")
+        raise InputError(
+            f"column {name!r} is declared a vector, but does not hold lists",
+            seen=array.type,
+            valid="lists",
+        )
     lengths = pc.value_counts(pc.list_value_length(array).drop_null())
     counts = dict(zip(lengths.field(0).to_pylist(), lengths.field(1).to_pylist(), strict=True))
     return int(max(counts, key=lambda length: (counts[length], length)))

@@ -30,7 +30,7 @@ class Histogram:
     Attributes:
         exponent: a bin is `2 ** exponent` wide.
         first: the first bin starts at `first * 2 ** exponent`.
-        counts: values in each bin, at most `MAX_BINS` of them.
+        counts: number of values in each bin; at most `MAX_BINS` bins.
     """
 
     exponent: int

@@ -33,8 +33,8 @@ FEW_CLASSES = 20
 ROWS_OF_A_CLASS = 20
 """More than `FEW_CLASSES` numbers are measurements if they have fewer rows each than this."""
 NUMBERED_SHARE = 0.9
-"""More than `FEW_CLASSES` numbers are classes only if they are numbered through: they start at 0 or
-1, and at least this share of the numbers up to the largest occurs.
+"""More than `FEW_CLASSES` numbers are classes only if they are nearly consecutive: they start at 0
+or 1, and at least this share of the numbers up to the largest occurs.
 """
 TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
     "classification": ("category",),
@@ -134,7 +134,7 @@ def _date_column(name: str, spec: DatasetSpec) -> Column:
 
 
 def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to learn from: those of `dataset.features`, or all that remain.
+    """Return the columns to learn from, by default all but the key, the target and plain text.
 
     Raises:
         InputError: the target is a feature, no column remains, or a name is reserved.
@@ -220,7 +220,7 @@ def _sort_categories(
 
 
 def _find_stored(name: str, declared: ColumnSpec, stored: TableSchema | None) -> Column | None:
-    """Return the stored column, unless the declaration contradicts it."""
+    """Return the stored column; None if there is none, or if the declaration contradicts it."""
     column = stored.find(name) if stored else None
     if column is None or declared.declared_type not in (None, column.type):
         return None
@@ -245,7 +245,7 @@ def _infer_column(
 def _infer_from_values(
     name: str, type_: ColumnType | None, role: Role, sample: Sequence[pa.RecordBatch]
 ) -> Column:
-    """Infer a column from its first values; `type_` is the declared type, if any."""
+    """Infer a column from its first values; `type_` is None if the type is not declared."""
     array = sample_column(name, sample)
     seen = seen_type(array)
     if seen == "string" and not role.target and type_ is None and is_bool_text(name, sample, array):
@@ -274,15 +274,15 @@ def _type_of_whole_numbers(name: str, array: pa.Array) -> ColumnType:
     facts = f"{name} holds {len(numbers):,} different whole numbers in {rows:,} rows"
     if is_measured(numbers, rows):
         log.info(
-            "%s, so it is learnt as a number (regression); with dataset.task: classification each "
-            "is a class",
+            "%s, so it is predicted as a number (regression); set dataset.task: classification to "
+            "make each number a class",
             facts,
         )
         return "float"
     if len(numbers) > FEW_CLASSES:
         log.warning(
-            "%s, so each is a class of its own (classification); with dataset.task: regression it "
-            "is learnt as a number",
+            "%s, so each number is a class of its own (classification); set dataset.task: "
+            "regression to predict a number",
             facts,
         )
     return "category"
@@ -322,7 +322,7 @@ def _type_in_role(seen: str, role: Role) -> ColumnType:
 def _require_usable(column: Column, role: Role) -> None:
     if role.target and role.continued and column.type not in TEXTS:
         raise InputError(
-            f"the target {column.name!r} cannot be continued: it holds a {column.type}",
+            f"the target {column.name!r} holds a {column.type}, which no language model continues",
             valid=", ".join(TEXTS),
             hint="choose another dataset.target, or declare it in dataset.columns as {type: text}",
         )
@@ -336,7 +336,8 @@ def _require_usable(column: Column, role: Role) -> None:
         raise InputError(
             f"column {column.name!r} is text or of a type that cannot be learnt from",
             valid="float, int, bool, category, vector, text",
-            hint=f"leave {column.name!r} out of dataset.features, or declare a category or text",
+            hint=f"leave {column.name!r} out of dataset.features, or declare it as a category "
+            "or as text",
         )
 
 

@@ -221,7 +221,7 @@ def read_source(
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
-    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows, fewer large rows."""
+    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows or `most_bytes`."""
     first: deque[Chunk] = deque()
     rows = size = 0
     while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):

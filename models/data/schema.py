@@ -107,7 +107,7 @@ class TableSchema:
         return column
 
     def find(self, name: str) -> Column | None:
-        """Return the column `name`, or None."""
+        """Return the column `name`; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
     def with_categories(self, values: Mapping[str, tuple[Category, ...]]) -> "TableSchema":

@@ -147,7 +147,7 @@ def sample_rows(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Tab
     Args:
         snapshot: the snapshot to read.
         columns: columns to read.
-        rows: number of rows to return, about; fewer if the row groups hold too few.
+        rows: about the number of rows to return; fewer if the row groups hold too few.
     """
     files = _dataset(snapshot).get_fragments()
     groups = [group for file in files for group in file.split_by_row_group()]

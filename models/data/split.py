@@ -1,9 +1,9 @@
 """Row keys, buckets and splits: a row's key alone decides its split.
 
-`_key` is the declared key columns joined by `|`, or else a hash of the whole row in 32 hexadecimal
-digits. `_bucket`, 0 to 9999, is `pandas.util.hash_array` of the key (SipHash-2-4 of the UTF-8 text
-with the key `HASH_KEY`, little-endian) modulo 10,000. A test pins both, so that no upgrade of a
-library moves rows to another split unnoticed.
+`_key` is the declared key columns joined by `|`. If no key is declared, `_key` is a hash of the
+whole row in 32 hexadecimal digits. `_bucket`, 0 to 9999, is `pandas.util.hash_array` of `_key`
+(SipHash-2-4 of the UTF-8 text with the key `HASH_KEY`, little-endian) modulo 10,000. A test pins
+both values, so that no upgrade of a library moves rows to another split unnoticed.
 """
 
 from dataclasses import dataclass, field

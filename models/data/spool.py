@@ -70,7 +70,8 @@ class Spool:
             raise WorkError(
                 f"the rows cannot be written to {self.path.parent}",
                 seen=error,
-                hint="free space on the disk of the home folder, or move MILLRACE_HOME to another",
+                hint="free space on the disk of the home folder, or move MILLRACE_HOME to another "
+                "disk",
             ) from error
         self.rows += batch.num_rows
         self.bytes += batch.nbytes

@@ -91,7 +91,10 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if len(image_shape) != 3 or math.prod(image_shape) != in_features:
-            raise ValueError(f"image_shape {list(image_shape)} does not hold {in_features} pixels")
+            raise ValueError(
+                f"image_shape {list(image_shape)} is not [channels, height, width] with "
+                f"{in_features} values"
+            )
         if min(image_shape[1:]) < 2 ** (len(channels) - 1):
             raise ValueError(
                 f"images of {list(image_shape)} are too small for {len(channels)} stages"

@@ -30,7 +30,7 @@ class Classification(ClassAnswers):
 
 
 class Regression(NumberAnswers):
-    """Regression: one number, trained with mean squared error in the target's deviations.
+    """Regression: one number, trained with mean squared error in the target's standard deviations.
 
     Args:
         mean: mean of the target over the train split.

@@ -47,7 +47,7 @@ class Feature:
         categories: the values of a category, in the order of their codes.
         mean: mean over the train split without nulls; for a vector, of all elements.
         std: standard deviation over the train split without nulls; 1 for a constant column.
-        nullable: whether missing values are accepted, which are sent as NaN.
+        nullable: whether missing values, which are sent as NaN, are accepted.
         values: what a number may be: any number, a whole number, or 1 and 0 for true and false.
         min: smallest value allowed, for a vector of each element; None: no limit, as in versions
             from an earlier Millrace.
@@ -227,7 +227,7 @@ class Encoding:
         return _indices(column, self.labels).astype(np.int64)
 
     def errors(self, encoded: Array) -> list[str | None]:
-        """Return the error of each encoded row that cannot be answered, else None.
+        """Return why each encoded row cannot be answered; None for a row that can be.
 
         Args:
             encoded: the tensor that `encode` returned.

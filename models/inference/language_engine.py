@@ -24,7 +24,7 @@ candidate could not be tried beside the live version.
 
 
 def engine_of(files: Iterable[str]) -> EngineName:
-    """Return the engine of a variant, which the names of its files tell.
+    """Return the engine that serves a variant, by the names of the variant's files.
 
     Args:
         files: names of the variant's files; files in folders, such as a draft's, do not count.

@@ -93,7 +93,7 @@ class OnnxSession:
         return self.run({self._session.get_inputs()[0].name: rows})
 
     def run(self, inputs: Mapping[str, Array]) -> Array:
-        """Return the answers float32 `[rows, outputs]`; `inputs` has an array `[rows, …]` by name.
+        """Return the answers float32 `[rows, outputs]` to `inputs`, arrays `[rows, …]` by name.
 
         Raises:
             WorkError: the model cannot answer these inputs.

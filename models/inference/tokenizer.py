@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MISSING, UNREADABLE = -1, -2
-"""First token of a row whose text is missing, or is not text. Ids of real tokens are not negative.
+"""First token of a row whose text is missing, and of a row whose cell is not text.
+
+Ids of real tokens are not negative.
 """
 CHARACTERS = 64
-"""Characters of a text that are tokenized for each token that it may have; the rest is cut off.
+"""A text is cut to this number of characters times `max_tokens` before it is tokenized.
 
-The text is cut because a tokenizer reads a whole text before it truncates: a text of a megabyte
-blocks a server for a second.
+A tokenizer reads a whole text before it truncates: a text of a megabyte blocks a server for a
+second.
 """
 PAD, BEGIN, END = "[PAD]", "[CLS]", "[SEP]"
 

@@ -1,4 +1,4 @@
-"""The checkpoint of a registered language model, in its MLflow run: safetensors and tokenizer.
+"""The checkpoint (safetensors and tokenizer) in the MLflow run of a registered language model.
 
 The files of a registered version are an exported variant, which cannot be trained further. The
 digest of the checkpoint is a tag of the version, written at registration and checked when the
@@ -14,7 +14,7 @@ from millrace.models.common.errors import InputError, TransientError
 from millrace.models.registry.version_files import ModelVersion
 
 ARTIFACT = "checkpoint"
-"""Folder of a run's artifacts."""
+"""Folder of the checkpoint among the artifacts of a run."""
 CHECKPOINT_TAG = "millrace.checkpoint_digest"
 
 

@@ -17,11 +17,11 @@ from millrace.models.registry.version_files import ModelVersion
 def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
     """Return the model spec with a registered base pinned to a version and a digest.
 
-    A spec with another base, or none, is returned unchanged.
+    A spec without a registered base is returned unchanged.
 
     Raises:
-        InputError: there is no such version, it is not a language model, its run has no
-            checkpoint with a digest, or `revision` is another digest.
+        InputError: there is no such version, the version is not a language model, its run has no
+            checkpoint with a digest, or `revision` is not the digest of that checkpoint.
         TransientError: MLflow cannot be reached.
     """
     if not is_model_uri(spec.pretrained):
@@ -41,16 +41,16 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
         raise InputError(
             f"{in_words(version)} has no checkpoint to start from",
             seen=f"no tag {CHECKPOINT_TAG}",
-            valid="a version whose run has a checkpoint, as registered by this version of "
-            "`millrace run`",
+            valid="a version whose MLflow run has a checkpoint; this release of `millrace run` "
+            "stores one",
             hint="run the pipeline of that model again, and name the new version",
         )
     if spec.revision not in (None, digest):
         raise InputError(
-            f"the checkpoint of {in_words(version)} is not the one of model.revision",
+            f"the checkpoint of {in_words(version)} does not have the digest in model.revision",
             seen=f"sha256 {digest}",
             valid=f"sha256 {spec.revision}",
-            hint="remove model.revision, or name the version that this digest belongs to",
+            hint="remove model.revision, or name the version that model.revision belongs to",
         )
     pinned = {"pretrained": uri_of(version.model, version.version), "revision": digest}
     return spec.model_copy(update=pinned)
@@ -59,10 +59,11 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
 def fetched_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
     """Return the model spec with its pinned base downloaded to a local folder.
 
-    A spec with another base, or none, is returned unchanged.
+    A spec without a registered base is returned unchanged.
 
     Raises:
-        InputError: the base's run has no checkpoint any more, or one with another digest.
+        InputError: the base's run no longer has the checkpoint, or the checkpoint has another
+            digest.
         TransientError: MLflow or its artifact store does not answer.
     """
     if not is_model_uri(spec.pretrained):

@@ -23,7 +23,7 @@ _OF_THE_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id
 
 
 def build_decoder(spec: DecoderSpec, seed: int) -> "PreTrainedModel":
-    """Return the decoder on the CPU in float32 and training mode, with its LoRA adapters if any.
+    """Return the decoder on the CPU, in float32 and training mode; `spec.lora` adds adapters.
 
     The same seed gives the same weights in every process.
 
@@ -32,8 +32,9 @@ def build_decoder(spec: DecoderSpec, seed: int) -> "PreTrainedModel":
         seed: seed of the weights that are not pretrained.
 
     Raises:
-        InputError: the params do not fit, the model cannot be read or does not fit the tokenizer,
-            or attention crosses the documents of a packed sequence.
+        InputError: the params do not fit the decoder, the pretrained model cannot be read, the
+            decoder does not fit the tokenizer, or its attention crosses the documents of a packed
+            sequence.
     """
     if spec.lora is not None and spec.pretrained is None:
         raise InputError(
@@ -82,7 +83,10 @@ def config_of(spec: DecoderSpec) -> "PretrainedConfig":
 
 
 def _sizes(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of a small decoder, changed by `params`; transformers' own are large."""
+    """Return the sizes of a small decoder, overridden by `params`.
+
+    The default sizes of transformers are those of a large decoder.
+    """
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, **params}
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     derived = {"intermediate_size": 3 * width} if isinstance(width, int) else {}
@@ -141,7 +145,7 @@ def _architecture(params: Mapping[str, Any]) -> str:
 
 
 def _keys(kind: "type[PretrainedConfig]") -> list[str]:
-    """Return a config class's own keys and their aliases, without those of `PretrainedConfig`."""
+    """Return the keys that a config class adds to `PretrainedConfig`, `dtype`, and all aliases."""
     from transformers import PretrainedConfig
 
     base = {each.name for each in dataclasses.fields(PretrainedConfig)}
@@ -202,5 +206,5 @@ def _unreadable(name: str, error: Exception) -> InputError:
         seen=(str(error) or type(error).__name__).splitlines()[0],
         valid="a folder beside the pipeline file, or a name on the Hugging Face hub, with "
         "config.json and model.safetensors of a decoder",
-        hint="check the path, or the network for a name on the hub",
+        hint="for a folder, check the path; for a name on the hub, check the network",
     )

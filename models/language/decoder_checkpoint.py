@@ -1,10 +1,10 @@
 """A decoder's checkpoints: sharded ones to resume training from, and the folder of trained weights.
 
-A sharded checkpoint, by torch.distributed.checkpoint, has `state/` (trained weights and the
-optimizer's state, one file per worker), `rng-RANK.pt` and `place.json`. Every worker writes its own
-files into its own folder, and Ray Train merges the folders. Any number of workers can read the
-checkpoint again, each only the parts that it needs. The trained decoder is one folder in the format
-of transformers.
+A sharded checkpoint is written by torch.distributed.checkpoint. It has `state/` (trained weights
+and the optimizer's state, one file per worker), `rng-RANK.pt` and `place.json`. Every worker writes
+its own files into its own folder, and Ray Train merges the folders. Any number of workers can read
+the checkpoint again, and each worker reads only the parts that it needs. The trained decoder is one
+folder in the format of transformers.
 """
 
 import json
@@ -70,7 +70,7 @@ def load_resume(
 ) -> Position:
     """Load weights, optimizer and random state, and return the position of the run.
 
-    With another number of workers the random state, which only dropout uses, is not restored.
+    If the number of workers has changed, the random state is not restored. Only dropout uses it.
     """
     states = _states(decoder, optimizers)
     loaded = _contiguous(states)
@@ -178,9 +178,9 @@ def save_decoder(
 def _set_special_tokens(
     decoder: "PreTrainedModel", spec: DecoderSpec, tokenizer: Path | None
 ) -> None:
-    """Set the token ids that end generation: those that end a document or a turn.
+    """Set the special tokens, and let generation end at the end of a document or of a turn.
 
-    The end tokens of a pretrained decoder stay, if they are special tokens of the tokenizer too.
+    A pretrained decoder keeps its own end tokens that are special tokens of the tokenizer too.
     """
     before = _ends_before(decoder, tokenizer)
     for holder in (decoder.config, decoder.generation_config):

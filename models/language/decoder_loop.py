@@ -35,7 +35,7 @@ EXPORTED = "model"
 """Folder in the last checkpoint with the trained decoder in the format of transformers."""
 _MIB = 1024**2
 VALIDATION_TOKENS = 65_536
-"""Tokens of the evenly spread validation sequences that every checkpoint is measured on."""
+"""Number of validation tokens, in evenly spread sequences, that a checkpoint is measured on."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class LanguageJob(TrainJob):
 
 
 def threads_of(cores: int, workers: int) -> int:
-    """Return the torch threads of each worker: its share of the machine's cores.
+    """Return the number of torch threads of each worker: its share of the machine's cores.
 
-    Ray's default is as many threads as CPUs that a worker requests, which is one.
+    By default Ray gives a worker one thread per CPU that the worker requests, which is one CPU.
     """
     return max(1, cores // max(workers, 1))
 
@@ -152,7 +152,7 @@ def course_of(job: LanguageJob, world_size: int) -> Course:
 
     Args:
         job: the training job.
-        world_size: number of workers that train on different sequences (with `tp` one).
+        world_size: number of workers that train on different sequences (1 with `tp`).
     """
     recipe = job.recipe
     return Course(
@@ -229,7 +229,7 @@ def _where(step: Step, sequences: int) -> dict[str, float]:
 
 
 def _note(job: LanguageJob, strategy: Strategy, step: Step) -> None:
-    """Append the sequences that this worker trained on in a step to its log, if there is one."""
+    """Log which sequences this worker trained on in a step, if `job.trace` is a folder."""
     if job.trace is None:
         return
     recipe = job.recipe

@@ -34,8 +34,9 @@ class Cost:
     """The sizes of a decoder that determine the operations per token.
 
     Attributes:
-        trained: number of trained parameters in matrix products; of experts only the active share.
-        frozen: number of frozen parameters in matrix products; of experts only the active share.
+        trained: number of trained parameters in matrix products. Of the experts' parameters only
+            the share that processes a token counts.
+        frozen: number of frozen parameters in matrix products, counted in the same way.
         layers: number of layers with attention.
         heads: query heads of a layer.
         head_width: width of a head.
@@ -51,18 +52,18 @@ class Cost:
 def flops_per_token(cost: Cost, context: int) -> float:
     """Return the operations of one training step per token.
 
-    6 per trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4 per frozen parameter,
-    because its own gradient is not computed, and 12 × layers × heads × head width × context for
-    attention (Chowdhery et al. 2022, "PaLM", appendix B). As in PaLM, attention is counted without
-    the causal mask or document boundaries, and the recomputation of gradient checkpointing is not
-    counted.
+    The sum has three parts: 6 per trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4
+    per frozen parameter (its own gradient is not computed), and 12 × layers × heads × head width ×
+    context for attention (Chowdhery et al. 2022, "PaLM", appendix B). As in PaLM, attention is
+    counted without the causal mask or document boundaries, and the recomputation of gradient
+    checkpointing is not counted.
     """
     attention = 12.0 * cost.layers * cost.heads * cost.head_width * context
     return 6.0 * cost.trained + 4.0 * cost.frozen + attention
 
 
 def cost_of(decoder: "PreTrainedModel") -> Cost:
-    """Return the cost of a decoder before it is sharded or split over workers."""
+    """Return the `Cost` of a decoder that is not yet sharded or split over workers."""
     config = decoder.config.get_text_config(decoder=True)
     share = _active_share(config)
     looked_up = _looked_up(decoder)
@@ -76,7 +77,7 @@ def cost_of(decoder: "PreTrainedModel") -> Cost:
 
 
 def mfu(flops: float, tokens_per_second: float, device: str, devices: int) -> float | None:
-    """Return the model FLOPs utilization (PaLM, appendix B), 0 to 1; None without a stated peak.
+    """Return the model FLOPs utilization (PaLM, appendix B), 0 to 1; None if the peak is unknown.
 
     Args:
         flops: operations per token.
@@ -98,7 +99,7 @@ def peak_of(device: str) -> float | None:
 
 
 def _looked_up(decoder: "PreTrainedModel") -> set[int]:
-    """Return the ids of embedding tables that are only looked up: not one tied to the head."""
+    """Return `id()` of each embedding table, except a table that is also the head's matrix."""
     head = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
     multiplied = id(head.weight) if head is not None else 0
     tables = (id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding))

@@ -67,7 +67,7 @@ class Learner:
     """The decoder of a run on one worker, with its optimizers.
 
     Attributes:
-        decoder: the decoder: whole, sharded or split, by the strategy.
+        decoder: the decoder; the strategy decides whether it is whole, sharded or split.
         spec: spec of the decoder.
         recipe: training settings.
         strategy: parallel strategy.
@@ -145,7 +145,7 @@ class Learner:
         Args:
             folder: where to write.
             tokenizer: folder of the tokenizer's files; None to write no tokenizer.
-            writes: whether this worker writes; it builds the decoder again for that.
+            writes: whether this worker writes the files; to write, it builds the decoder again.
         """
         weights = whole_weights(self.decoder)
         if not writes:

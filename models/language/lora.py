@@ -19,7 +19,8 @@ def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
     """Return the decoder with adapters; only the adapters are trainable.
 
     Raises:
-        InputError: the decoder has no layers of these names, or peft cannot adapt them.
+        InputError: the decoder lacks a layer that `lora.target_modules` names, or peft cannot adapt
+            the decoder.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -47,7 +48,7 @@ def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
 
 
 def merge_adapter(decoder: "PreTrainedModel", folder: Path) -> "PreTrainedModel":
-    """Save the adapter to `folder/adapter`, and return the decoder with it merged into its weights.
+    """Save the adapter to `folder/adapter`, and return the decoder with the adapter merged in.
 
     `decoder` itself loses its adapters.
     """

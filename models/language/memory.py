@@ -139,7 +139,7 @@ def _numbers_of_a_layer(shape: Shape, load: Load) -> float:
 
 
 def shape_of(decoder: "PreTrainedModel") -> Shape:
-    """Return the shape of a decoder before it is sharded or split over workers."""
+    """Return the `Shape` of a decoder that is not yet sharded or split over workers."""
     config = decoder.config.get_text_config(decoder=True)
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     width = getattr(config, "head_dim", None) or hidden // heads

@@ -29,7 +29,7 @@ class MicroBatch:
     Attributes:
         input_ids: int64 `[rows, width]`.
         position_ids: int64 `[rows, width]`, counted from 0 in every chunk.
-        labels: int64 `[rows, width]`, the token to predict after each, or `IGNORED`.
+        labels: int64 `[rows, width]`, the token to predict after each token, or `IGNORED`.
         tokens: number of tokens that are not padding.
         answers: number of labels that are not `IGNORED`.
     """
@@ -69,8 +69,9 @@ def micro_batch(sequences: Sequence[Packed], padding: int, multiple: int = MULTI
     for row, (ids, lengths, answer) in enumerate(sequences):
         width = len(ids)
         input_ids[row, :width] = ids
-        # Padding continues the last chunk, whose tokens cannot see it. A row of one chunk then
-        # needs no mask. Positions stay below the length of the longest sequence.
+        # Padding continues the last chunk. The tokens of the chunk cannot see the padding after
+        # them. A row of one chunk then needs no mask. Positions stay below the length of the
+        # longest sequence.
         filled = positions_of([*lengths[:-1], lengths[-1] + shape[1] - width])
         position_ids[row] = np.minimum(filled, longest - 1)
         labels[row, :width] = labels_of(ids, lengths, answer)

@@ -35,7 +35,7 @@ def grad_norm(parameters: Iterable[nn.Parameter]) -> float:
 
 
 def clip(parameters: Iterable[nn.Parameter], norm: float, most: float) -> None:
-    """Scale gradients with the norm `norm` down to the norm `most`, unless `norm` is smaller."""
+    """Scale the gradients, whose norm is `norm`, down to the norm `most` if `norm` is larger."""
     if norm <= most:
         return
     for each in parameters:
@@ -71,7 +71,7 @@ def optimizers_of(decoder: "PreTrainedModel", recipe: Recipe) -> tuple[Optimizer
 
     Muon (Jordan et al. 2024) makes the update of a matrix orthogonal. The update is scaled to the
     size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training"), so both use the same
-    learning rate. As in that paper, AdamW updates embeddings, the head, norms and biases.
+    learning rate. As in Liu et al., AdamW updates embeddings, the head, norms and biases.
 
     Raises:
         InputError: Muon is chosen with a strategy that shards or splits matrices.

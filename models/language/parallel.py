@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """The strategy for a single worker, and the base class of the others.
+    """The strategy for a single worker, and the base class of the other strategies.
 
     Attributes:
         device: this worker's device.
@@ -51,7 +51,7 @@ class Strategy:
 
     @property
     def gradient_scale(self) -> float:
-        """Factor for the loss that makes the gradients sums over the workers."""
+        """Factor to multiply the loss by, so that gradients are summed over the workers."""
         return 1.0
 
     @contextmanager
@@ -132,7 +132,7 @@ class SplitStrategy(Strategy):
         """Split the decoder by transformers' tensor-parallel plan for its architecture.
 
         Raises:
-            InputError: there is no plan, or the number of heads is not divisible by the workers.
+            InputError: the decoder cannot be split, as in `require_splittable`.
         """
         require_splittable(decoder, workers())
         from transformers.distributed.configuration_utils import DistributedConfig
@@ -164,7 +164,7 @@ def strategy_of(
         device: this worker's device.
         dtype: type of matrix products; None for float32.
     """
-    # With fsdp a single GPU uses FSDP too, so that its mixed precision is the same as on many.
+    # With fsdp a single GPU uses FSDP too, so that mixed precision is the same as on several GPUs.
     alone = workers() == 1 and not (parallel == "fsdp" and dist.is_initialized())
     return (Strategy if alone else _STRATEGIES[parallel])(device, dtype)
 
@@ -200,8 +200,8 @@ def require_splittable(decoder: "PreTrainedModel", several: int) -> None:
         several: number of workers.
 
     Raises:
-        InputError: the decoder has LoRA adapters, transformers has no tensor-parallel plan for it,
-            or its number of heads is not divisible by the workers.
+        InputError: the decoder has LoRA adapters, transformers has no tensor-parallel plan for the
+            decoder, or its number of key-value heads is not divisible by the number of workers.
     """
     if hasattr(decoder, "peft_config"):
         raise InputError(

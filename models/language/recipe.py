@@ -34,15 +34,16 @@ class DecoderSpec:
     Attributes:
         vocab_size: vocabulary size of the tokenizer.
         context: largest number of tokens in a sequence.
-        params: `architecture` and keys of its config. For a pretrained decoder, keys of its config
-            that do not change the weights, such as a dropout.
+        params: `architecture`, and keys of that architecture's config. For a pretrained decoder,
+            keys of the decoder's config that do not change the weights, such as a dropout.
         pretrained: folder, or name on the Hugging Face hub; None to train from scratch.
         revision: commit of the repository on the hub.
         lora: adapters to train instead of the weights; None to train the weights.
         bos_token_id: the tokenizer's token that begins a text; None if it has none.
         eos_token_id: the tokenizer's token that ends a document; None if it has none.
         pad_token_id: the tokenizer's padding token; None if it has none.
-        turn_end_ids: other tokens that end an assistant's turn in the chat template.
+        turn_end_ids: tokens other than `eos_token_id` that end an assistant's turn in the chat
+            template.
     """
 
     vocab_size: int
@@ -75,7 +76,8 @@ class Recipe:
         parallel: `ddp` copies the decoder to every worker, `fsdp` shards it over them, `tp` splits
             every layer's matrices.
         precision: autocast type; `auto` is bf16 on a GPU that supports it, else fp32.
-        checkpoint_steps: steps between two checkpoints; None for one at the end of each epoch only.
+        checkpoint_steps: steps between two checkpoints; None to write a checkpoint only at the end
+            of each epoch.
         log_steps: steps between two reports.
         num_workers: Ray Train workers, one process each.
         threads: torch threads of a worker; None to share the machine's cores among its workers.

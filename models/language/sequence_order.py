@@ -118,8 +118,8 @@ def share_of(
     """Return the sequences of a step that one worker computes, one array per micro-step.
 
     One worker with two micro-steps computes the same sequences as two workers with one each. If
-    there are too few sequences, the last arrays are empty, because every worker must take part in
-    every micro-step: the collectives of the other workers wait for it.
+    there are too few sequences, the last arrays are empty. Every worker must still take part in
+    every micro-step, because the collectives of a micro-step wait for all workers.
 
     Args:
         positions: positions of the step's sequences.

@@ -60,9 +60,9 @@ class Meter:
         """Return the metrics and reset the sums; all workers call this.
 
         `loss` is the mean over the predicted tokens that count, and `tokens_per_second` is over all
-        workers. `mfu` is there only if the device's peak is known. `peak_memory_mib` is the largest
-        of all workers, minus the memory before the decoder was built; on a CPU it is that of the
-        process.
+        workers. `mfu` is returned only if the device's peak is known. `peak_memory_mib` is the
+        largest peak of all workers, minus the memory before the decoder was built. On a CPU the
+        memory of the process is measured.
         """
         device = self.strategy.device
         loss = torch.stack([each.double() for each in self._loss]).sum()

@@ -2,7 +2,7 @@
 
 Whoever registers a version says where its files are, and may put more there than fits on the disk,
 or a link to a file that never ends. So a caller first lists names and sizes, and then fetches only
-the files that it expects, one by one. Of a local file no more bytes are copied than were listed.
+the files that it expects, one by one. From a local file, at most the listed size is copied.
 
 An MLflow without a login lets every user of the machine create experiments, even with the name of
 a later pipeline, and choose the folder of their artifacts. A link in such a folder could redirect
@@ -66,7 +66,7 @@ def _find_shared_part(folder: Path) -> str | None:
 
 
 MOST_FILES = 1000
-"""Most files in a version; a variant has about ten."""
+"""Largest number of files in a version; an exported variant has about ten."""
 _RESERVE = 1 << 30
 _RESERVE_SHARE = 20
 _PIECE = 1 << 20
@@ -132,7 +132,8 @@ def require_room(size: int, folder: Path, what: str) -> None:
         what: what the files belong to, for the error.
 
     Raises:
-        WorkError: the disk has too little space; its cause is an OSError, as for a full disk.
+        WorkError: the disk has too little space. The error's cause is an OSError, as for a full
+            disk.
     """
     disk = shutil.disk_usage(folder)
     most = disk.free - min(_RESERVE, disk.total // _RESERVE_SHARE)
@@ -146,7 +147,7 @@ def require_room(size: int, folder: Path, what: str) -> None:
 
 
 def _copy(file: Path, size: int, to: Path) -> None:
-    """Copy a plain file, at most its listed size; if that cuts it, the digest check fails later."""
+    """Copy at most `size` bytes of a plain file; a larger file fails the digest check later."""
     try:
         # Follow no link, and do not wait for a writer if the file is a pipe.
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

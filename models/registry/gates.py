@@ -17,7 +17,7 @@ class Comparison:
         is_live: whether it is live; else it has the alias champion.
         metric_name: name of the metric.
         metric: value of the metric; None if it could not be measured on that test split.
-        candidate: its variant.
+        candidate: name of its exported variant.
         size_bytes: total size of its files.
     """
 
@@ -34,11 +34,12 @@ class Promotion:
     """What to do with a new version, and why.
 
     Attributes:
-        challenger: whether it gets the alias `challenger`.
-        champion: whether it gets the alias `champion`.
+        challenger: whether the version gets the alias `challenger`.
+        champion: whether the version gets the alias `champion`.
         reason: the reason, a sentence for people.
-        release: what a release of the version would say; empty if it did not pass its gates.
-        beside: the version that it would replace; None if there is none.
+        release: whether a release would accept the version, in a sentence; empty if the version did
+            not pass its gates.
+        beside: the version that the new version would replace; None if there is none.
     """
 
     challenger: bool
@@ -66,7 +67,7 @@ def decide(
         metric: the version's metric on the test split.
         champion: number of the champion version; None if there is none.
         champion_metric: the champion's metric on the same test split; None if it could not be
-            measured there, which is never a reason to replace the champion.
+            measured. A champion without a metric is never replaced.
         smaller_is_better: whether the smaller of two metrics is better, as for perplexity.
         requirement: why a release would refuse the version, other than a missing approval; None
             if it would not.
@@ -139,10 +140,11 @@ def refusal(
     """Return why a version may not go live; None if it may.
 
     Args:
-        require: the requirements in the version's pipeline file. An unsigned version has those of
-            the owner of the home folder, because nobody knows who wrote its pipeline file.
+        require: the requirements in the version's pipeline file. For an unsigned version, the
+            requirements of the home folder's owner, because nobody knows who wrote the version's
+            pipeline file.
         credentials: what is known of the version.
-        incumbent: the live version to compare with; None if there is none, or for no comparison.
+        incumbent: the live version to compare with; None for no comparison.
     """
     if require.signed and credentials.unsigned:
         return f"it is not trusted: {credentials.unsigned}"

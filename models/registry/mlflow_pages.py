@@ -2,8 +2,8 @@
 
 Since MLflow 3.17 the UI opens in its mode for language-model applications, without the registry,
 unless the query inside the address's fragment names another mode. On pages without this query a tag
-of the experiment decides. The list of registered models drops the query after loading, so the list
-is right but the side bar is not; the page of a model keeps the query.
+of the experiment sets the mode. The list of registered models drops the query after loading, so the
+side bar shows the wrong mode, although the list is right. The page of a model keeps the query.
 """
 
 TRAINING = "workflowType=machine_learning"

@@ -1,8 +1,8 @@
 """MLflow's model registry: versions, their evidence and their aliases.
 
 A version's folder in MLflow holds the model's files and the files of its evidence: see
-`models/registry/version_files.py`. Their SHA-256 is a tag of the version, and is checked when the
-version is registered and whenever it is fetched.
+`models/registry/version_files.py`. The SHA-256 digests of these files are tags of the version. The
+digests are checked when the version is registered and whenever it is fetched.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Registry:
 
     Attributes:
         tracking_uri: address of MLflow.
-        cache: folder for fetched versions, by digest.
+        cache: local folder in which fetched versions are kept.
         trust: signs versions that are registered, and decides which versions are trusted.
     """
 
@@ -113,7 +113,7 @@ class Registry:
         return replace(version, tags={**version.tags, SIGNATURE_TAG: signature})
 
     def by_alias(self, model: str, alias: str) -> ModelVersion | None:
-        """Return the version that an alias points at, or None.
+        """Return the version that an alias points at; None if there is no such model or alias.
 
         Raises:
             TransientError: MLflow cannot be reached.
@@ -147,7 +147,7 @@ class Registry:
         return _version_of(found, tuple(found.aliases))
 
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
-        """Return the champions of all registered models by name, or only that of `model`.
+        """Return the champions by model name: of all registered models, or only of `model`.
 
         Raises:
             TransientError: MLflow cannot be reached.
@@ -324,7 +324,7 @@ def _ensure_model(store: Any, model: str) -> None:
 
 
 def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
-    """Delete duplicates of a new version, made from the same logged model.
+    """Delete the duplicates of a new version, which were made from the same logged model.
 
     MLflow's client repeats a request that was not answered in time, although the server may have
     executed it.
@@ -333,7 +333,8 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
         is_same = (each.name, each.source) == (made.name, made.source)
         if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
             log.warning(
-                "deleting version %s, a duplicate, which MLflow created without answering in time",
+                "deleting the duplicate version %s: MLflow did not answer in time, so its client "
+                "repeated the request",
                 each.version,
             )
             store.delete_model_version(each.name, str(each.version))

@@ -4,7 +4,7 @@ from millrace.models.common.errors import MAX_NAMED, InputError, nearest
 from millrace.models.registry.mlflow_registry import CHAMPION, Registry
 from millrace.models.registry.version_files import ModelVersion
 
-VALID = "NAME of a model for its champion, NAME@ALIAS or NAME/VERSION"
+VALID = "NAME (the model's champion), NAME@ALIAS or NAME/VERSION"
 
 
 def version_named(name: str, registry: Registry, *, valid: str = VALID) -> ModelVersion:

@@ -1,4 +1,4 @@
-"""Notes about the open runs of a home's processes, so that runs of dead processes can be ended.
+"""Notes about the open runs of processes, so that the runs of dead processes can be ended.
 
 A process keeps the file of its note locked. The kernel drops the lock however the process ends.
 `millrace.models.registry.tracking` ends MLflow runs that dead processes left open, and
@@ -36,7 +36,7 @@ class Note:
 
 
 class LockedNote:
-    """A file that this process keeps locked. If it cannot be written, the run goes on without."""
+    """A file that this process keeps locked. A run goes on if its file cannot be written."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -90,7 +90,7 @@ class OpenRun:
 
     @property
     def is_noted(self) -> bool:
-        """Whether a later command would end the run."""
+        """Whether the run has a note, from which a later command can end the run."""
         return self._file.is_held
 
     def write(self) -> None:
@@ -113,7 +113,7 @@ class OpenRun:
 
 @contextmanager
 def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
-    """Lock a note while the block runs; yield its content, or None if its process still runs."""
+    """Lock a note during the `with` block; yield its content, or None while its process runs."""
     with file.open() as held:
         found = None
         with suppress(BlockingIOError):

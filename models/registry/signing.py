@@ -13,8 +13,9 @@ and the place of the files, so that nothing is fetched from a place that somebod
                              `SigningKeys.made`
 
 `promotion.require.signed: false` has an effect only in pipeline files of the user who runs the
-command: a file in MILLRACE_PIPELINES, or the file that was given to the command. It has none in the
-pipeline file that is stored with a version, because whoever made the version wrote that file.
+command: a file in MILLRACE_PIPELINES, or the file that was given to the command. It has no effect
+in the pipeline file that is stored with a version, because whoever made the version wrote that
+file.
 """
 
 import base64
@@ -55,7 +56,7 @@ UNSIGNED = "it is not signed"
 
 
 def statement(version: "ModelVersion") -> bytes:
-    """Return the statement about a version that is signed, as canonical JSON."""
+    """Return the statement that a version's signature covers, as canonical JSON."""
     values = {
         "format": FORMAT,
         "model": version.model,
@@ -73,7 +74,8 @@ class SigningKeys:
 
     Attributes:
         home: the home folder.
-        others: public keys that the home trusts beside its own and those in `trusted_signers`.
+        others: public keys that the home trusts, in addition to its own key and to the keys in
+            `trusted_signers`.
     """
 
     home: Path
@@ -252,8 +254,8 @@ class Trust:
             return f"{fault}, and promotion.require.signed is false"
         raise InputError(
             f"{version.model} version {version.version} is not trusted: {fault}",
-            valid="a version that `millrace run` registered from this home, or from one whose key "
-            f"is in {self.keys.trusted_file}",
+            valid="a version that `millrace run` registered from this home, or from a home whose "
+            f"key is in {self.keys.trusted_file}",
             hint=f"if you trust its origin: millrace sign {version.model} {version.version}",
         )
 
@@ -277,7 +279,8 @@ def trust_of(installation: Installation, given: "Pipeline | None" = None) -> Tru
 
     Args:
         installation: the installation.
-        given: the pipeline that was given to a command, whose user wrote it.
+        given: the pipeline that was given to a command. Its `promotion.require.signed` counts,
+            because the command's user wrote it.
     """
     keys = SigningKeys(installation.home, installation.trusted_signers)
     return Trust(keys, lambda: installation.pipeline_files, given)

@@ -24,13 +24,15 @@ EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
 EXTRA = "extra_files"
-"""Folder of the evidence files in the artifact store; in a package they lie beside the model."""
+"""Folder of the evidence files in the artifact store. In the folder of a `Package`, these files are
+at the top level."""
 ONNX = ".onnx"
 ONNX_BYTES = (2 << 30) - 1
-"""Largest ONNX file. With its weights inside it is one protobuf message, which is limited to 2 GiB.
-"""
+"""Largest ONNX file, in bytes. An ONNX file that contains its weights is one protobuf message,
+which is limited to 2 GiB."""
 EVIDENCE_BYTES = 1 << 30
-"""Largest evidence file; limits for reading are lower, see `models/common/bounded_files.py`."""
+"""Largest evidence file, in bytes. Limits for reading are lower: `models/common/bounded_files.py`.
+"""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Pattern for the names of a model's files."""
 
@@ -41,7 +43,7 @@ class ModelVersion:
 
     Attributes:
         model: name of the registered model.
-        version: its number, under which Triton serves it too.
+        version: its number, which is also its version number in Triton.
         digest: digest of its files, see `digest_of_model`; empty if Millrace did not register it.
         run_id: id of the MLflow run that made it.
         aliases: aliases that point at it.
@@ -93,7 +95,7 @@ class Package:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[None]:
-        """Report errors of a block that reads a file as an unreadable file of the version."""
+        """Raise an InputError (see `unreadable`) if the `with` block fails to read the file."""
         try:
             yield
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -116,7 +118,7 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
     Args:
         version: the version.
         tracking_uri: address of the version's MLflow.
-        cache: folder for fetched versions, by digest.
+        cache: local folder in which fetched versions are kept.
 
     Raises:
         InputError: the version was not made by Millrace, or its files are not the files that were
@@ -230,7 +232,7 @@ def _store_errors(version: ModelVersion) -> Iterator[None]:
 
 
 def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
-    """Return the error for files that were not fetched: missing, or the store does not answer."""
+    """Return the error for unfetched files: InputError if they are missing, else TransientError."""
     gone = isinstance(error, FileNotFoundError) or (
         getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
     )
@@ -245,7 +247,8 @@ def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
 def _check_digests(folder: Path, version: ModelVersion) -> None:
     """Raise InputError unless the files are those that were registered.
 
-    The evidence is not checked if an earlier Millrace registered the version without its digest.
+    The evidence is not checked if an earlier Millrace registered the version without a digest of
+    the evidence.
     """
     evidence = version.tags.get(EVIDENCE_TAG)
     files = _model_files(folder, version)

@@ -60,7 +60,7 @@ class ShardBatches:
     _too_large: bool = field(default=False, init=False)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield `(features [rows, raw_width], target [rows])`.
+        """Yield the batches of an epoch: `(features [rows, raw_width], target [rows])`.
 
         Texts of similar length share a batch, and are padded to the longest of their batch.
 

@@ -24,7 +24,7 @@ from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJo
 from millrace.models.training.train_job import Report, Write
 
 TEXT_ROWS = 64
-"""Texts of a validation batch."""
+"""Number of texts in a validation batch."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,10 @@ def _writer(learner: NetworkLearner, state: TrainState) -> Write:
 
 
 def _learn(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
-    """Train on every batch; return `[loss × rows, rows, …]` summed over all workers."""
+    """Train on every batch; return `[loss × rows, rows, …]` summed over all workers.
+
+    The values from `rows` on are those of `Objective.sums`.
+    """
     learner.wrapped.train()
     sums = _Sums(learner)
     for features, target in batches:

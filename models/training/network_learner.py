@@ -105,7 +105,7 @@ class NetworkLearner:
         return loss.detach(), self.objective.sums(logits.detach().float(), target)
 
     def share_buffers(self) -> None:
-        """Give all workers the running statistics of rank 0, which are the ones that are saved."""
+        """Broadcast rank 0's running statistics, which checkpoints contain, to all workers."""
         if torch.distributed.is_initialized():
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
@@ -131,7 +131,7 @@ class NetworkLearner:
 
 
 def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups: one with weight decay, and biases and norms without it."""
+    """Return two parameter groups: matrices with weight decay; biases and norms without it."""
     parameters = [each for each in network.parameters() if each.requires_grad]
     return [
         {"params": [each for each in parameters if each.ndim > 1], "weight_decay": weight_decay},

@@ -23,7 +23,7 @@ TRAIN: Split = "train"
 VALIDATION: Split = "validation"
 BLOCK_ROWS = 65_536
 MOST_BYTES = 64 * 1024 * 1024
-"""Largest size in Parquet of a table that each worker reads whole, to select its own rows."""
+"""Largest table, in bytes of Parquet, that each worker reads completely to select its own rows."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TableJob(TrainJob):
     @property
     @abstractmethod
     def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker may keep in memory; a small table needs less."""
+        """Bytes of encoded rows that a worker may keep in memory; larger tables are streamed."""
 
     @cached_property
     def is_streamed(self) -> bool:

@@ -14,8 +14,8 @@ Report = Callable[[dict[str, Any], Write | None], None]
 """Reports a worker's metrics, and writes its part of a checkpoint if a `Write` is given.
 
 Every worker calls it equally often. Two metrics are required, both counted in the job's `unit`
-(epochs, steps or rounds): the one named by `unit`, how many are done, and `began_at`, how many were
-done when the worker started.
+(epochs, steps or rounds). The metric with the name of the unit says how many are done. `began_at`
+says how many were done when the worker started.
 """
 
 
@@ -25,7 +25,7 @@ class TrainJob(ABC):
     Attributes:
         unit: unit of progress: epoch, step or round.
         loss: name of the metric that must stay finite.
-        advice: hint for the user if that metric is not finite.
+        advice: hint for the user if the metric named by `loss` is not finite.
     """
 
     unit: str

@@ -152,7 +152,7 @@ class History:
 
     @property
     def reports(self) -> tuple[dict[str, Any], ...]:
-        """The metrics of every report, in order; those of a repetition replace the first ones."""
+        """The metrics of every report, in order; a repeated epoch or step has only its last one."""
         return tuple(self._reports[done] for done in sorted(self._reports))
 
     def add(self, event: TrainEvent) -> list[TrainEvent]:

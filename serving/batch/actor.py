@@ -37,7 +37,7 @@ class ActorContext:
         meter: counts the work that is done.
         blocks: the sizes of the blocks in which rows go through Ray.
         num_actors: number of actors; each holds one CPU of Ray and loads the model.
-        model: the model's files, if Ray may have other nodes than the driver's.
+        model: the model's files, if Ray may have nodes other than the driver's node; else None.
     """
 
     state: JobState
@@ -51,10 +51,10 @@ class ScoringJob(Job, Protocol):
     """A job that scores a Ray dataset."""
 
     def answer_rows(self, rows: ray.data.Dataset, context: ActorContext) -> ray.data.Dataset:
-        """Score the rows; write those that the model refuses to the state.
+        """Score the rows, and record in the job state the rows that the model refuses.
 
         Args:
-            rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
+            rows: rows with `ROW` and the columns that the job's `encoded` returns, except `ERROR`.
             context: the actors, and where they write.
 
         Returns:
@@ -67,7 +67,11 @@ class Worker(Protocol):
     """A model that is loaded in an actor's process."""
 
     def __call__(self, rows: pa.Table) -> Answers:
-        """Score rows: `ROW`, and the columns of the job's `encoded` without `ERROR`."""
+        """Score rows.
+
+        Args:
+            rows: rows with `ROW` and the columns that the job's `encoded` returns, except `ERROR`.
+        """
         ...
 
 
@@ -105,7 +109,7 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> r
     """Score rows in a pool of actors.
 
     Args:
-        rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
+        rows: rows with `ROW` and the columns that the job's `encoded` returns, except `ERROR`.
         job: the job whose model each actor loads.
         context: the actors, and where they write.
 
@@ -176,10 +180,11 @@ def _read_options(context: ActorContext) -> dict[str, Any]:
     """Return Ray's options of the tasks that read.
 
     The embedded Ray has two logical CPUs more than the actors reserve. On a cluster the actors may
-    reserve all CPUs, and more than are left after a node died. A task that waits for a CPU that
-    only an actor could free would block the job forever. So tasks reserve no CPU on a cluster.
+    reserve all CPUs. After a node died, they may reserve more CPUs than are left. A task that waits
+    for a CPU that only an actor could free would block the job forever. So tasks reserve no CPU on
+    a cluster.
     """
-    if context.blocks.rows_per_call is None:  # actors read for themselves
+    if context.blocks.rows_per_call is None:  # the actors read the input themselves
         return {"num_cpus": 1}
     if context.model is None:
         return {}
@@ -207,7 +212,8 @@ def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]
             ROW,
             path,
             override_filesystem=filesystem,
-            # Otherwise it is deleted before the commit, and the work is lost if the commit fails.
+            # Otherwise Ray deletes the checkpoint before the commit. If the commit then fails, the
+            # work is lost.
             delete_checkpoint_on_success=False,
         )
     try:
@@ -217,7 +223,7 @@ def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]
 
 
 def fault_of(error: Exception) -> MillraceError:
-    """Return the error that ended a Ray Data job as a MillraceError; release the job's actors."""
+    """Return a MillraceError for the error that ended a Ray Data job; release the job's actors."""
     _forget_frames(error)
     cause = getattr(error, "cause", None)
     if isinstance(cause, MillraceError):
@@ -240,9 +246,10 @@ def fault_of(error: Exception) -> MillraceError:
 def _forget_frames(error: BaseException) -> None:
     """Remove the traceback of an error, and of the errors that caused it.
 
-    Ray Data does not stop the actors of a failed job: they end when nothing refers to them. Some
-    frames of the traceback do. A caller that keeps the error, to try again or to go on with another
-    date, would keep these frames, and with them the GPUs and CPUs that the next job waits for.
+    Ray Data does not stop the actors of a failed job: the actors end when nothing refers to them.
+    Some frames of the traceback refer to them. A caller that keeps the error, to try again or to go
+    on with another date, would keep these frames, and with them the GPUs and CPUs that the next job
+    waits for.
     """
     seen: set[int] = set()
     behind: list[BaseException | None] = [error]

@@ -3,28 +3,32 @@
 from dataclasses import dataclass
 
 PIECES_PER_ACTOR = 4
-"""From this number on, actors read the input themselves, because the uneven share of one piece then
-costs little.
+"""With at least this number of pieces per actor, the actors read the input themselves. It then
+costs little if one actor reads one piece more than the others.
 """
 FILES_PER_ACTOR = 16
 """Output files that each actor writes; a killed actor loses the work for about half a file."""
 LARGEST = 2**24
 """Largest size of a block in bytes, if actors read the input."""
 HANDED_LARGEST = 2**26
-"""The same if tasks read it, because handing a block on takes Ray tens of ms at any size."""
+"""Largest size of a block in bytes, if tasks read the input. It is larger than `LARGEST`, because
+handing a block on to an actor takes Ray tens of milliseconds at any size.
+"""
 
 SLOW_SMALLEST, SLOW_LARGEST = 2**10, 2**16
-"""Bytes of a block if rows take long to score; a kill costs no more than a few blocks."""
+"""Smallest and largest size of a block in bytes, if rows take long to score. A kill loses the work
+of a few blocks at most.
+"""
 BLOCKS_PER_CALL = 8
 
 
 @dataclass(frozen=True)
 class Load:
-    """The amount of work.
+    """The size of the input to score, and the number of actors that share it.
 
     Attributes:
         pieces: number of pieces of the input.
-        rows: number of rows in them; None if it is known only after reading.
+        rows: number of rows in these pieces; None if it is known only after reading.
         bytes: estimated size of the pieces.
         actors: number of actors that score.
     """
@@ -41,8 +45,9 @@ class Blocks:
 
     Attributes:
         bytes: size of a block; a block of predictions becomes a file of the output.
-        rows_per_call: rows that an actor gets in one call; None: a whole block. Then Ray runs
-            reading and scoring together in the actors, and copies no row between processes.
+        rows_per_call: rows that an actor gets in one call. None: an actor gets a whole block. Ray
+            then runs reading and scoring together in the actors, and copies no row between
+            processes.
         ahead: blocks that an actor gets at a time, including the one that it works on.
     """
 
@@ -55,7 +60,7 @@ def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int
     """Return the block sizes for rows that are scored quickly.
 
     Args:
-        load: the amount of work.
+        load: the size of the input, and the number of actors.
         rows_per_call: rows of one call of the model.
         call_bytes: size of these rows once they are encoded.
         answer_bytes: size of one prediction.
@@ -74,7 +79,7 @@ def slow_blocks_of(load: Load, rows_per_call: int) -> Blocks:
     end. No actor gets a second call while an actor that starts a little later has none.
 
     Args:
-        load: the amount of work.
+        load: the size of the input, and the number of actors.
         rows_per_call: the largest number of rows of one call of the model.
     """
     if not load.rows:

@@ -86,7 +86,8 @@ class Partition:
     def remove(self) -> None:
         """Delete the files of this run, unless a commit of the table ever named them.
 
-        If the table cannot be read the files stay, because readers see only files of a commit.
+        If the table cannot be read, the files stay. They do no harm, because readers see only the
+        files of a commit.
         """
         if self.folder.exists() and not self._was_committed():
             self.folder.remove()
@@ -168,7 +169,7 @@ class Partition:
                     raise self._conflict()
                 self._replace(table, actions, metadata)
             except CommitFailedError as error:
-                failure = error  # perhaps by a commit to another partition: try again
+                failure = error  # perhaps because of a commit to another partition: try again
             except DeltaError as error:
                 raise self._not_committed(error) from error
             else:
@@ -230,7 +231,8 @@ class Partition:
     def _conflict(self) -> WorkError:
         # Not a transient error: an automatic retry would undo what the other job has just done.
         return WorkError(
-            f"{self.column}={self.value} of {self.table} was committed by another job meanwhile",
+            f"the partition {self.column}={self.value} of {self.table} "
+            "was committed by another job meanwhile",
             seen=self.read_commit().get(JOB),
             hint="run again to replace what the other job committed",
         )

@@ -17,7 +17,9 @@ from millrace.serving.batch.job import Job
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("models", "serving")
 ENGINES = ("onnxruntime", "pyarrow", "ray")
-"""Packages that every installation has; the engine of an extra is a parameter of its jobs."""
+"""Packages that every installation has. The engine of an optional extra, such as vLLM, is part of
+the parameters of its jobs instead.
+"""
 
 
 def fingerprint_of(job: Job, manifest: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ class Folder:
         return bool(filesystem.get_file_info(path).type != pa.fs.FileType.NotFound)
 
     def files(self, ending: str) -> list[pa.fs.FileInfo]:
-        """Return the folder's files with an ending, sorted by path; none if it does not exist."""
+        """Return the files with an ending, sorted by path; none if the folder does not exist."""
         files = [f for f in self._list(pa.fs.FileType.File) if f.path.endswith(ending)]
         return sorted(files, key=lambda file: file.path)
 

@@ -23,7 +23,7 @@ TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
 """Columns of the output of a model that has tokens."""
 REFUSED = pa.schema([(ROW, pa.int64()), (KEY, pa.string()), ("reason", pa.string())])
 DEAD = REFUSED.append(pa.field("row", pa.string()))
-"""A row that was not scored: its place, its key, why, and the row as it was seen, as JSON."""
+"""Columns of a row that was not scored: place, key, reason, and the row as it was seen, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Job(Protocol):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Columns that identify a row; if empty, a hash of what the model reads does."""
+        """Columns that identify a row; if empty, a hash of what the model reads is the key."""
         ...
 
     @property
     def dataset_columns(self) -> tuple[Column, ...]:
-        """The columns of the dataset; empty if it is not known."""
+        """The columns of the dataset; empty if the dataset is not known."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Job(Protocol):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns without which nothing can be scored, without the key columns."""
+        """The columns that the input must have, apart from the key columns."""
         ...
 
     @property
@@ -89,12 +89,12 @@ class Job(Protocol):
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """The columns whose drift is measured, in the bins of the training data."""
+        """The drift bins, from the training data, of columns that `compared` returns."""
         ...
 
     @property
     def output_bins(self) -> tuple[Bins, ...]:
-        """The output columns whose drift is measured, in the bins of the training data."""
+        """The drift bins, from the training data, of columns of the output."""
         ...
 
     @property
@@ -112,17 +112,17 @@ class Job(Protocol):
         ...
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the other settings that change the answers, ready for JSON."""
+        """Return the settings besides model and key that change the answers, ready for JSON."""
         ...
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, the model's input, and in `ERROR` why a row cannot be encoded."""
+        """Return `_key`, the model's input, and `ERROR`: why a row cannot be encoded, or null."""
         ...
 
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
     ) -> pa.RecordBatch | pa.Table:
-        """Return the columns of `bins`.
+        """Return rows with the columns whose drift is measured, see `bins`.
 
         Args:
             rows: the rows as they were read.

@@ -22,7 +22,7 @@ from millrace.serving.batch.lease import is_held
 JOBS = "_jobs"
 RECORD = "job.json"
 SHORT = 16
-"""Digits of a fingerprint in the name of a folder; `job.json` holds all of them."""
+"""Number of a fingerprint's digits in the name of a folder; `job.json` has all digits."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class JobState:
     def checkpoints(self) -> Folder:
         """Ray's row checkpoints: a folder for each run, with a file of `ROW`s for each data file.
 
-        Each run has its own folder, since Ray reads what it finds there and filters row by row.
-        The rows of earlier runs are left out before the input is read.
+        Each run has its own folder, because Ray reads the checkpoints that it finds in a folder,
+        and filters the input row by row. The tasks that read the input leave out the rows of
+        earlier runs instead.
         """
         return self.folder.subfolder("checkpoints")
 
@@ -65,7 +66,7 @@ class JobState:
         return self.folder.subfolder("counts")
 
     def write_count(self, piece: str, rows: int, seen: Mapping[str, Sequence[int]]) -> None:
-        """Record that a piece was read completely; a second reading writes the same.
+        """Record that a piece was read completely; reading it again writes the same record.
 
         Args:
             piece: name of the piece.
@@ -122,7 +123,9 @@ def leases_of(partition: Partition) -> Folder:
 def open_job_state(
     partition: Partition, fingerprint: str, *, fresh: bool = False
 ) -> tuple[JobState, Partition]:
-    """Return a job's state and the partition it writes to, as an earlier run left them, if any.
+    """Return a job's state, and the partition that the job writes to.
+
+    If an earlier run of the job left a state, both are those of the earlier run.
 
     Args:
         partition: the partition, without the id of a job.
@@ -153,9 +156,9 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
 
 
 def find_abandoned(partition: Partition, before: datetime) -> list[str]:
-    """Return the values of the table's other partitions whose newest job began before a time.
+    """Return the values of the other partitions whose newest unfinished job began before a time.
 
-    No run resumes these jobs, because missed dates are scored again within days.
+    Missed dates are scored again within days, so no run will resume these jobs.
 
     Args:
         partition: a partition of the table.
@@ -172,7 +175,10 @@ def find_abandoned(partition: Partition, before: datetime) -> list[str]:
 
 
 def _remove(state: JobState, partition: Partition) -> None:
-    """Delete a job's files; data files first, because only the job's record names them."""
+    """Delete a job's data files and its state.
+
+    The data files are deleted first, because only a record in the state names their folder.
+    """
     record = state.folder.read_json(RECORD)
     if record is not None:
         replace(partition, job=record["job"]).remove()

@@ -1,7 +1,7 @@
 """Check before the commit that every row of the input was scored once or refused once.
 
 The scored rows are read from the data files that the job has written. Files that a killed run left
-incomplete are deleted first, and files with excluded rows are replaced by copies without them.
+incomplete are deleted first. Files with excluded rows are replaced by copies without these rows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class ReconciledRows:
         rows: number of rows of the input.
         scored: number of rows in the output.
         dead: the rows that are not in the output, with the columns of `DEAD`, in input order.
-        excluded: the `ROW`s of each data file that are left out of the output, by path.
+        excluded: the `ROW`s that are left out of the output, for each data file by its path.
     """
 
     rows: int
@@ -146,7 +146,7 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
         raise InputError(
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
             seen="; ".join(reasons),
-            valid=f"at most {most:.2%} of the rows, batch.max_dead_letters",
+            valid=f"at most {most:.2%} of the rows (batch.max_dead_letters)",
             hint="fix the rows, or raise batch.max_dead_letters; for values that the model has not "
             "seen, train it with the column declared as {nullable: true}",
         )
@@ -210,7 +210,10 @@ def count_answers(
 
 
 def _complete_files(partition: Partition, state: JobState) -> list[str]:
-    """Return the files that have a checkpoint; Ray writes it after the file, with its name."""
+    """Return the files that have a checkpoint.
+
+    Ray writes a checkpoint after its file. The name of the file begins with that of the checkpoint.
+    """
     complete = state.read_checkpointed()
     files = (file.path for file in partition.files())
     return [file for file in files if PurePosixPath(file).name.rpartition("-")[0] in complete]
@@ -228,7 +231,8 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     if unread or short:
         raise WorkError(
             "the input was not read to its end; nothing was committed",
-            seen=f"{len(unread)} of {len(pieces)} pieces unread, {len(short)} of another size",
+            seen=f"of {len(pieces)} pieces, {len(unread)} were not read, and {len(short)} do not "
+            "have the expected number of rows",
             hint="run the job again",
         )
     total = sum(counted[piece.name] for piece in pieces)
@@ -240,7 +244,12 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
 def _find_repeated(
     rows_by_file: Mapping[str, RowNumbers],
 ) -> tuple[RowNumbers, dict[str, RowNumbers]]:
-    """Return all rows, sorted, and the rows of each file that an earlier file has too."""
+    """Return the rows of all files, and the rows that are in more than one file.
+
+    Returns:
+        All `ROW`s, sorted, each once. For each file, by its path, the `ROW`s that an earlier file
+        has too; empty if no row is repeated.
+    """
     rows = _sort_rows(rows_by_file.values())
     if (np.diff(rows) != 0).all():  # the usual case
         return rows, {}
@@ -285,6 +294,6 @@ def _require_all(
     if wrong:
         raise WorkError(
             "the output does not have every input row once; nothing was committed",
-            seen=f"{total:,} in the input, {len(found):,} scored or refused",
+            seen=f"{total:,} rows in the input, {len(found):,} rows scored or refused",
             hint="run the job again; if it happens again, report it",
         )

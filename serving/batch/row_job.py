@@ -40,12 +40,12 @@ class RowJob:
         digest: sha256 of the version's file.
         onnx: the ONNX file, on the node of the driver.
         encoding: turns rows into tensors.
-        key: columns that identify a row; a hash of the encoded row when empty.
-        dataset_columns: the columns of the dataset; empty if it is not known.
+        key: columns that identify a row; if empty, a hash of the row's features is the key.
+        dataset_columns: the columns of the dataset; empty if the dataset is not known.
         threads: threads of each session.
         batch_size: rows in one call of the session, unless rows are texts.
         batch_tokens: tokens in one call, if rows are texts.
-        bins: bins of the columns whose drift is measured; for texts, of `TOKENS`.
+        bins: bins of the columns whose drift is measured; for texts, bins of `TOKENS`.
         output_bins: bins of the output columns whose drift is measured.
     """
 
@@ -106,7 +106,7 @@ class RowJob:
         return replace(self, onnx=folder / self.onnx.name)
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the other settings that change the answers: column types and batch sizes."""
+        """Return the settings that change the answers: column types and batch sizes."""
         columns = [asdict(column) for column in self.dataset_columns]
         return {
             "held": columns,
@@ -115,7 +115,7 @@ class RowJob:
         }
 
     def blocks(self, load: Load) -> Blocks:
-        """Return the block sizes for rows, which the actors read if there are enough pieces."""
+        """Return the block sizes; the actors read the rows if there are enough pieces."""
         call = self.batch_size * (4 * self.encoding.input.width + 64)
         return blocks_of(load, self.batch_size, call, ANSWER_BYTES)
 
@@ -126,10 +126,11 @@ class RowJob:
         has the reason in `error`. A cell has the same meaning as in ingestion, also if it is text.
         A missing column counts as null.
 
-        `_key` is the input's own column `_key`; or else the key columns, joined, as in the dataset;
-        or else a hash of the row's features as the model reads them. That hash depends neither on
-        other columns nor on the column types of the input. It is not the `_key` of the same row in
-        a dataset, where the hash covers every column with the target.
+        `_key` is the input's own column `_key`. Without this column, `_key` is the key columns,
+        joined as in the dataset. Without key columns, `_key` is a hash of the row's features as the
+        model reads them. The hash depends neither on other columns nor on the column types of the
+        input. The hash is not the `_key` of the same row in a dataset, where the hash covers every
+        column with the target.
         """
         features = self.encoding.encode(self._read(rows))
         keys = declared_keys(rows, self.key, self.dataset_columns)
@@ -168,7 +169,11 @@ class RowJob:
         return pa.table({f.name: self._cells(rows, f) for f in self.encoding.features})
 
     def _cells(self, rows: pa.RecordBatch | pa.Table, feature: Feature) -> pa.Array:
-        """Return a column; booleans become 1 and 0, and cells that are no boolean infinity."""
+        """Return the column of a feature.
+
+        In a column of booleans, true becomes 1 and false becomes 0. A cell that is not a boolean
+        becomes infinity.
+        """
         cells = cells_of(rows, feature.name)
         column = next(
             (column for column in self.dataset_columns if column.name == feature.name), None

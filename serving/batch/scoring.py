@@ -39,9 +39,12 @@ from millrace.serving.batch.reconcile_rows import (
 )
 
 UNPUBLISHED = "settled"
-"""Folder of the dead letters from the commit of the predictions until their own commit."""
+"""Folder that keeps the dead letters until they are committed, after the predictions."""
 KEPT = timedelta(days=30)
-"""How long the work of a killed run is kept to be resumed, unless its date is run again."""
+"""How long the work of a killed run is kept, so that a run can resume it.
+
+If another job scores the same date, the work is deleted earlier.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Target:
     Attributes:
         table: URI of the output.
         dead_letters: URI of the table of rows that were not scored.
-        date: the partition of both.
+        date: the date of the partition, in both tables.
     """
 
     table: str
@@ -107,8 +110,8 @@ def score(
         check: called before the commit; an error that it raises prevents the commit.
 
     Raises:
-        InputError: the input has no rows, or too many that cannot be scored; the table has other
-            columns; or what the check raises.
+        InputError: the input has no rows; too many of its rows cannot be scored; the table has
+            other columns than the job's output; or the check raised this error.
         WorkError: the job failed, or another job has committed the partition in the meantime.
             Nothing was committed.
         TransientError: the same job is running.
@@ -143,7 +146,7 @@ def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchRe
 def _clean_up(target: Target, fingerprint: str) -> None:
     """Delete what killed runs of other jobs left behind for a partition.
 
-    If the partition holds the commit of such a job, its dead letters are published first.
+    If such a job has committed the partition, the job's dead letters are published first.
 
     Args:
         target: names the partition.

@@ -22,7 +22,9 @@ MAX_PATH_BYTES, MAX_HEADERS_KIB = 2048, 8
 It may corrupt a path that arrives in two reads, and closes a connection whose headers exceed 8 KiB.
 """
 MAX_HEAP_BYTES = 2 * 2**30
-"""Memory limit of the guard; close to it, the largest requests are ended and new ones refused."""
+"""Memory limit of the guard. Close to the limit, the largest requests are ended, and new requests
+are refused.
+"""
 MAX_CONNECTIONS = 4096
 HEALTH = "/guard/health"
 HEADERS_SECONDS, REQUEST_SECONDS = 10, 120

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.02
 
 
 def command(installation: Installation, endpoint: Endpoint) -> list[str]:
-    """Write the guard's configuration and return its command line, which must run in MILLRACE_HOME.
+    """Write the guard's configuration, and return the command line to run in MILLRACE_HOME.
 
     Raises:
         WorkError: Envoy is not installed, or its configuration cannot be written.
@@ -119,7 +119,10 @@ def _is_healthy(endpoint: Endpoint) -> bool:
 
 
 def _write_config(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, atomically because a guard may be reading it."""
+    """Write a file that only its owner may read.
+
+    The file is replaced atomically, because a guard may be reading it.
+    """
     try:
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)

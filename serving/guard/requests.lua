@@ -220,8 +220,8 @@ local function array_end(i, depth)
   end
 end
 
--- Return the key at i and the index of its value. The key is nil if it is longer than 32 bytes,
--- because no key that is checked is that long, or if `kind` is nil.
+-- Return the key at i and the index of its value. The key is nil if `kind` is nil. The key is also
+-- nil if it is longer than 32 bytes, because no key that is checked is that long.
 local function key_at(i, kind)
   i = blank(i)
   if i >= n or p[i] ~= 34 then malformed(i, "a key") end
@@ -447,7 +447,7 @@ local function read_request_key(key, i, depth)
   return value(i, depth)
 end
 
--- Check the JSON of a request. Return the number of tensor bytes that, by the JSON, follow it.
+-- Check the JSON of a request. Return the number of bytes of tensors that the JSON says follow it.
 local function checked(body, kind, each)
   text, n, binary_bytes, has_inputs = body, #body, 0, false
   p = ffi.cast(byte_pointer, text)

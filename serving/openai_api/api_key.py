@@ -175,12 +175,12 @@ def update_keys(
 
     Args:
         path: the file; it is created if it does not exist.
-        change: returns the new keys, such as `add_key` or `revoke_key` with their other arguments
-            bound.
+        change: a function that gets the existing keys and returns the new keys. Examples are
+            `add_key` and `revoke_key` with their other arguments bound.
 
     Raises:
         WorkError: the file cannot be read or written.
-        InputError: the change is refused.
+        InputError: `change` refuses to change the keys.
     """
     try:
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, MODE)

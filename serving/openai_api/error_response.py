@@ -1,6 +1,7 @@
 """Errors in OpenAI's format, and how the errors of the language client map to them.
 
-    400 invalid_request_error  the request is wrong; context_length_exceeded names both numbers
+    400 invalid_request_error  the request is wrong; the message of context_length_exceeded has the
+                               size of the prompt and that of the context
     401 authentication_error   no API key, or an unknown one
     404 invalid_request_error  model_not_found
     408, 413                   the body is too slow or too large
@@ -26,7 +27,7 @@ OVERLOADED_SECONDS = 1
 UNAVAILABLE_SECONDS = 5
 
 SAMPLING = frozenset(field.name for field in fields(Sampling))
-"""Request fields whose name a backend's error message may begin with, other than the prompt."""
+"""Sampling fields of a request. An error message of the backend may begin with such a name."""
 
 NO_TEMPLATE = "the model has no chat template"
 _TOKENS = re.compile(r"the prompt has (\d+) tokens, and the model's context, .* is (\d+)$")
@@ -133,7 +134,7 @@ def _translate_input_error(error: InputError, model: str, param: str) -> ApiErro
         characters, context, most = match.groups()
         return _context_exceeded(
             f"This model's maximum context length is {context} tokens, which is at most "
-            f"{most} characters, and the prompt has {characters}. Shorten the {param}.",
+            f"{most} characters, and the prompt has {characters} characters. Shorten the {param}.",
             param,
         )
     if seen.startswith(NO_TEMPLATE):

@@ -1,7 +1,7 @@
 """Which language models Triton serves now, cached for a second.
 
-Triton's repository index would require the token for changes to Triton, which this server does not
-have. Triton's statistics require no token, and they name every version that is ready too.
+Triton's repository index requires the token for changes to Triton, and this server does not have
+that token. Triton's statistics require no token, and they too name every version that is ready.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class ModelCatalog:
 
 
 def is_language_model(config: Any) -> bool:
-    """Whether a model streams text for a text input, named like those of Triton's vLLM backend."""
+    """Whether a model streams, and has `text_input` and `text_output` as Triton's vLLM backend."""
     inputs = {each.name for each in config.input}
     outputs = {each.name for each in config.output}
     streams = config.model_transaction_policy.decoupled

@@ -50,7 +50,7 @@ class TokenBucket:
         self.capacity = capacity
 
     def seconds_until(self, tokens: int, now: float) -> float:
-        """Return the seconds until the bucket has `tokens` or is full; 0 if that is so now."""
+        """Return the seconds until the bucket has `tokens` or is full; at least 0."""
         self.refill(now)
         missing = min(tokens, self.capacity) - self.level
         return max(0.0, missing * SECONDS / self.capacity)
@@ -75,8 +75,8 @@ class Charge:
     Args:
         bucket: the bucket of the request's key.
         estimates: the estimated tokens of each prompt.
-        output: the largest number of tokens of all answers together. Tokens beyond the bucket's
-            capacity, less the prompts, are not reserved.
+        output: the largest number of tokens of all answers together. At most the bucket's capacity
+            minus the estimated tokens of the prompts is reserved.
         clock: returns monotonic seconds.
     """
 

@@ -83,7 +83,7 @@ class Reply:
         }
 
     def build_first_chunks(self, piece: PromptPiece) -> list[Json]:
-        """Return the chunks with the role that begin each answer of a chat; else none."""
+        """Return the first chunk of each answer of a chat, with the role; none for a completion."""
         if not self.request.is_chat:
             return []
         delta = {"role": "assistant", "content": ""}

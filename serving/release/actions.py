@@ -56,7 +56,7 @@ class Switch(VersionAction):
         version: the new live version.
         endpoint: the replica.
         keep: lower versions to keep loaded beside it.
-        previous: the version that is live before the switch, or None.
+        previous: the version that is live before the switch; None if no version is live.
         force_reload: whether to load the version even if the server's index lists it as loaded.
     """
 
@@ -124,7 +124,7 @@ class Record(Action):
 
 @dataclass(frozen=True)
 class Retire(VersionAction):
-    """Remove a version that no replica has loaded from the model repository."""
+    """Remove from the model repository a version that no replica has loaded."""
 
 
 @dataclass(frozen=True)

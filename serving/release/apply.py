@@ -287,13 +287,16 @@ class ModelRelease:
         self._registry.report(release)
 
     def _requester(self) -> str:
-        """Return who requested the release, and whether the alias moved during it."""
+        """Return who requested the release, and whether the alias moved during the release."""
         asked_by = self.request.asked_by
         has_moved = self._desired != self._desired_at_start
         return f"the alias, which moved during a release ({asked_by})" if has_moved else asked_by
 
     def _evidence(self, desired: DesiredVersion) -> Mapping[str, object]:
-        """Return what this release measured of a version, or else what the last one measured."""
+        """Return what this release measured of a version.
+
+        Without such measurements, return the version's newest ones in the release table.
+        """
         measured = self._evidence_by_version.get(desired.version)
         if measured is not None:
             return measured

@@ -3,8 +3,9 @@
 A live version is approved, whatever the alias says. If no version is live, a release would try the
 version with the alias. A batch job has no server for that trial, so it runs only those checks of a
 release that need no server: the requirements of the pipeline, and the golden answers in a
-subprocess with limits. The verdict is an event of the release table. `accepted` makes no version
-live and replaces no trial on a server. `refused` counts for online serving too.
+subprocess with limits. The verdict, `accepted` or `refused`, is an event of the release table. An
+accepted version is not live, and still needs the trial on a server. A refused version is refused
+for online serving too.
 """
 
 import logging
@@ -53,8 +54,8 @@ class Undecided:
 
     Attributes:
         desired: the version.
-        needs_trial: whether to compare its answers; else only the requirements are checked, which
-            may have changed.
+        needs_trial: whether to compare the version's answers with its certified answers. If false,
+            only the requirements are checked, because they may have changed.
     """
 
     desired: DesiredVersion
@@ -261,6 +262,6 @@ def _no_version(model: str, verdict: Unapproved) -> InputError:
         seen=verdict.seen,
         valid="a version that a release accepts; Triton and batch jobs use the same version",
         hint="fix what `seen` says, or move the alias champion to another version; `millrace "
-        f"release` tries this one again, and `millrace score FILE --version {verdict.version}` "
-        "scores with it anyway",
+        f"release` tries version {verdict.version} again, and `millrace score FILE --version "
+        f"{verdict.version}` scores with it anyway",
     )

@@ -28,7 +28,7 @@ class Replica:
     unresponsive: frozenset[str] = frozenset()
 
     def live_version(self, model: str) -> int | None:
-        """Return the version that answers requests without a version number, or None."""
+        """Return the version that answers requests without a version number; None if none does."""
         return live_version(self.index or (), model)
 
     def ready_versions(self, model: str) -> tuple[int, ...]:
@@ -60,12 +60,12 @@ class ClusterState:
         replicas: every Triton server.
         staged: the versions of each model that are complete on disk, with their digests.
         foreign: models whose champion another tool registered; their loaded versions stay.
-        policies: how a model is released, if not by the default; by model.
-        tags: the tags of the versions that were read, by model and version; None for a version
-            that was deleted.
+        policies: how each model is released, by model. Models without an entry have the default
+            policy.
+        tags: the tags that were read, by model and version; None for a deleted version.
         rollouts: the rollout settings of each model whose new version gets traffic in steps.
         splits: the running step of a rollout, by model.
-        moves: the judge's decision about that step, by model.
+        moves: the judge's decision about the running step, by model.
         now: seconds since 1970.
         retry_refused_before: versions refused before this moment are tried again; None: no version.
         faults: why a model could not be observed, by model; such a model is left as it is.

@@ -17,7 +17,10 @@ from millrace.serving.triton.graph.triton_graph import signature_of
 from millrace.serving.triton.version_folder import ONNX, Artifact
 
 TOLERANCE = 1e-4
-"""Relative to the largest answer, or to 1 if all are smaller, because float32 rounds relatively."""
+"""Allowed difference beyond that of the certificate, relative to the largest answer.
+
+If all answers are smaller than 1, it is relative to 1.
+"""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class GoldenPrompts:
         prompts: texts to continue.
         answers: the certified answer to each prompt, from the model's engine.
         max_tokens: largest number of tokens of an answer.
-        exact: whether answers do not depend on concurrent requests, and so must be equal.
+        exact: whether answers must equal the certified answers. They must if they do not depend on
+            concurrent requests.
         latency_slo_ms: limit of the p99 time to the first token, in milliseconds; None: no limit.
         caution: what a reader of the evidence should know; may be empty.
         transformers: the answers of the transformers library; empty if they were not stored.
@@ -63,7 +64,7 @@ class GoldenPrompts:
             raise WorkError(
                 "the version's golden prompts and answers are incomplete",
                 seen=f"{len(prompts)} prompts, {len(answers)} answers, "
-                f"{len(transformers)} of transformers",
+                f"{len(transformers)} answers of transformers",
                 hint="register the model again",
             )
         max_tokens, exact = int(golden["max_tokens"]), bool(golden["exact"])
@@ -134,8 +135,10 @@ class GoldenPrompts:
         if not largest <= (allowed := 0.0 if self.exact else INEXACT):
             raise WorkError(
                 "the model's answers differ from its certified answers",
-                seen=f"{largest:.1%} of the golden answers",
-                valid="equal, one by one and all at once" if self.exact else f"{allowed:.0%}",
+                seen=f"{largest:.1%} of the text of the golden answers differs",
+                valid="equal answers, for prompts sent one by one and all at once"
+                if self.exact
+                else f"at most {allowed:.0%}",
             )
         return largest
 
@@ -180,7 +183,7 @@ class GoldenPrompts:
 
 
 def difference(certified: tuple[str, ...], answers: list[str]) -> float:
-    """Return the mean share of the answers, in characters, after the first difference."""
+    """Return the mean share of an answer's characters that come after its first difference."""
     pairs = list(zip(certified, answers, strict=True))
     common = [len(commonprefix(pair)) / max(1, *map(len, pair)) for pair in pairs]
     equal = [one == other for one, other in pairs]

@@ -45,7 +45,7 @@ class Served:
 
 
 def live_versions(installation: Installation) -> Mapping[str, object]:
-    """Return the live version of each model, by endpoint; or why the endpoint does not answer."""
+    """Return each endpoint's live versions by model, or why the endpoint does not answer."""
     found: dict[str, object] = {}
     for endpoint in installation.triton:
         with TritonClient(endpoint) as client:

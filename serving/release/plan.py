@@ -30,7 +30,7 @@ from millrace.serving.rollout.rollout import Move, Split, first_split, next_spli
 from millrace.serving.triton.server_index import ARMS, TRIAL, is_helper_model, owner_of
 
 GRACE_SECONDS = 60.0
-"""How long a version stays live after its alias was removed: the alias may be moving to another."""
+"""How long a version stays live after its alias was removed, because the alias may be moving."""
 
 
 def plan(cluster: ClusterState) -> tuple[Action, ...]:
@@ -57,7 +57,10 @@ def plan(cluster: ClusterState) -> tuple[Action, ...]:
 
 
 def _recorded_models(cluster: ClusterState) -> set[str]:
-    """Return the models that only the events may name: tried or withdrawn, and not live."""
+    """Return the models without a live version whose events have a tried or a withdrawn version.
+
+    Such a model may have neither an alias nor a staged version.
+    """
     return {
         model
         for model, state in cluster.states.items()
@@ -70,7 +73,8 @@ def select_target(
 ) -> DesiredVersion | None:
     """Return the version to serve: the desired one, or the live one if the desired was refused.
 
-    After the alias was removed the live version stays for a while, as the alias may be moving.
+    After the alias was removed, the live version stays for a while, because the alias may be moving
+    to another version. None means that no version is to be served.
 
     Args:
         state: the model's release state.
@@ -248,7 +252,7 @@ def _outdated_replicas(
 ) -> list[Replica]:
     """Return the reachable replicas that do not serve what they should.
 
-    That is the current step of a rollout, or the target if there is no rollout.
+    During a rollout, they should serve its current step. Otherwise they should serve the target.
     """
     return [
         replica
@@ -288,7 +292,7 @@ def is_below_quorum(cluster: ClusterState, model: str, target: DesiredVersion) -
 def _plan_records(
     cluster: ClusterState, model: str, target: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield the actions that record what is served: an event, or else tags and removals."""
+    """Yield the action that records a missing event; if none is missing, tags and removals."""
     running = None
     if rollout is not None and rollout.split is not None:
         running = RunningStep(rollout.split, rollout.reason)
@@ -353,7 +357,11 @@ def _plan_retirement(
 
 
 def _plan_cleanups(cluster: ClusterState) -> dict[str, list[CleanUp]]:
-    """Return the helper models to remove, by model; a rollout's only if no splitter may call it."""
+    """Return the helper models to remove, by the model that they belong to.
+
+    The helper model of a rollout is removed only after the rollout, when no replica has it loaded:
+    before, a traffic splitter may call it.
+    """
     loaded: dict[str, list[Endpoint]] = {}
     for replica in cluster.reachable:
         for entry in replica.index or ():

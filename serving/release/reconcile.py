@@ -92,12 +92,14 @@ def run_in_threads(
 ) -> dict[str, "Future[Outcomes]"]:
     """Release models in a few threads, and return when all have ended.
 
-    A single model is released in this thread. If this thread is interrupted, the event is set, and
-    no further release begins. The threads are daemons, unlike those of a `ThreadPoolExecutor`,
-    which Python joins when it exits: a release that hangs would keep an interrupted process alive.
+    A single model is released in this thread. If this thread is interrupted, no further release
+    begins, and the event that `release` gets is set. The threads are daemons, unlike those of a
+    `ThreadPoolExecutor`, which Python joins when it exits: a release that hangs would keep an
+    interrupted process alive.
 
     Args:
-        release: releases one model; called from several threads, in the caller's context.
+        release: releases a model, and begins no further action once the event is set. It is called
+            from several threads, in the caller's context.
         models: the models.
     """
     stop = Event()

@@ -91,8 +91,8 @@ class ReleaseState:
         proved: the event of the newest passed trial, until a version goes live, is refused or
             withdrawn.
         step: the newest step of a rollout, until the rollout ends.
-        withdrawn: the event that the alias left a version before it was live, until another version
-            is tried.
+        withdrawn: the newest event `withdrawn` or `left`, until a version is refused, begins a
+            rollout, goes live or is unloaded.
         is_kept: whether the live version stays without an alias, because the alias was on another
             version when it was removed.
         alias_removed: the event that the live version lost its alias, until an alias is set again.
@@ -135,7 +135,7 @@ class ReleaseState:
         return self.accepted is not None and self.accepted.desired == version
 
     def has_completed_rollout(self, version: DesiredVersion) -> bool:
-        """Whether its rollout has just succeeded: then the "proved" event has a reason."""
+        """Whether a version's rollout has just succeeded: then the "proved" event has a reason."""
         proved = self.proved
         return proved is not None and proved.desired == version and bool(proved.reason)
 

@@ -30,7 +30,10 @@ from millrace.serving.triton.version_folder import Artifact
 BASE_LIMITS = Limits(seconds=60.0, memory=16 << 30)
 """Limits for the smallest model. Larger models get more; small machines get less memory."""
 MEMORY_SHARE, MAX_MEMORY_SHARE = 0.5, 0.75
-"""Largest share of the machine's memory: for the smallest model, for any. Servers need the rest."""
+"""Largest share of the machine's memory for the smallest model, and for a model of any size.
+
+Servers need the rest.
+"""
 MIN_MEMORY = 4 << 30
 """Smallest limit, in bytes: ONNX Runtime and OpenVINO reserve more address space than they use."""
 BYTES_PER_SECOND = 16 << 20

@@ -1,4 +1,4 @@
-"""The tags of a version in the registry: they show its actual state, the alias the desired one."""
+"""The tags of a version in the registry. They show the version's actual release state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

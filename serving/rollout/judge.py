@@ -5,10 +5,10 @@ share of failed requests, the share of rows that both versions answer alike, and
 hypothesis is always "the candidate is worse than the limit", so too few requests prove nothing.
 
 The level is the largest probability that a rollout promotes a candidate that is worse than a limit.
-It is divided among all tests of all steps (Bonferroni). A step can only be promoted at one look:
-when its time is over. A promotion needs every test of every step, so a less strict level would
-suffice for a candidate that is equally bad in all steps. The divided level also covers a candidate
-that is bad in a single step.
+It is divided among all tests of all steps (Bonferroni). The judge looks at the counts of a step
+many times, but a step can only be promoted at one look: when its time is over. A promotion needs
+every test of every step, so a less strict level would suffice for a candidate that is equally bad
+in all steps. The divided level also covers a candidate that is bad in a single step.
 
 A step also ends early when the opposite tests show that the candidate is worse than a limit. For
 these tests the level is divided by `LOOKS` as well, because they run at every look. So the
@@ -26,7 +26,7 @@ from millrace.models.config.rollout_spec import JudgeSpec
 TESTS = 3
 """Tests of a step: failures, agreement, latency."""
 LOOKS = 1000
-"""Number of looks before the end of a step that the level allows for: 80 minutes at one per 5 s."""
+"""Number of looks at a step that the level allows for: 80 minutes at one look per 5 s."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Arm:
             answered.
         seconds: sum of the latencies of its answers, in seconds.
         blocks: number of blocks of successive latencies; each block is one observation.
-        log_latency: sum over the blocks of their mean ln(latency); the unit cancels in the ratio.
-        log_latency_squares: sum of the squares of those means.
+        log_latency: sum over the blocks of each block's mean ln(latency). The unit of the latency
+            cancels in the ratio.
+        log_latency_squares: sum over the blocks of the square of each block's mean ln(latency).
     """
 
     requests: int = 0
@@ -181,7 +182,7 @@ def check_failures(
 def check_agreement(
     counts: Counts, limit: float, promote_level: float, reject_level: float
 ) -> Finding:
-    """Test the share of rows that both versions answer alike; `limit` is the smallest allowed."""
+    """Test the share of rows that both versions answer alike; the smallest allowed is `limit`."""
     alike, rows = counts.agreeing, counts.compared
     least, most = lower_bound(alike, rows, promote_level), upper_bound(alike, rows, reject_level)
     text = (

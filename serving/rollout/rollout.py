@@ -150,10 +150,10 @@ def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> 
 def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
     """Return how many requests a candidate must answer in a step, and how many must be compared.
 
-    Both numbers are for a candidate that never fails and always agrees with the champion; any other
-    candidate needs more requests, and so does one whose latencies vary. They are the n for which
-    the judge's Clopper-Pearson bounds, here `(1 - limit)^n` and `limit^n`, equal the level of one
-    test.
+    Both numbers are for a candidate that never fails and always agrees with the champion. They are
+    the smallest n for which the judge's Clopper-Pearson bounds reach the limits: `(1 - limit)^n`
+    for failures, and `limit^n` for agreement, are at most the level of one test. Any other
+    candidate needs more requests, and so does a candidate whose latencies vary.
 
     Args:
         spec: the limits and the level.
@@ -200,7 +200,7 @@ def arms_config(
 
     Args:
         split: the step.
-        signature: inputs and outputs of both versions; their `served` must be equal.
+        signature: inputs and outputs of both versions; both must have an equal `Signature.served`.
         serving: the candidate's serving settings.
         parameters: further parameters of the configuration.
     """

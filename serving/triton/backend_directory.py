@@ -108,7 +108,10 @@ _ignore_compiled = shutil.ignore_patterns("__pycache__", "__init__.py")
 
 
 def _copy_sessions(source: Path, target: Path) -> None:
-    """Copy a backend into one that builds on it, because Triton loads each folder on its own."""
+    """Copy the modules of a backend into the folder of another backend that imports them.
+
+    Triton loads each backend's folder on its own.
+    """
     for file in source.glob("*.py"):
         shutil.copy2(file, target / ("text_session.py" if file.name == "model.py" else file.name))
 

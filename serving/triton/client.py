@@ -70,7 +70,7 @@ class TritonClient:
 
     @property
     def streams(self) -> StreamClient:
-        """The client for streaming models, made at first use, which only one thread may do."""
+        """The client for streaming models. Only one thread may make the first use of it."""
         if self._streams is None:
             self._streams = StreamClient(self.endpoint)
         return self._streams

@@ -44,7 +44,8 @@ class TensorSpec:
 class Signature:
     """The inputs and outputs of a model, in order, and the backend that serves it.
 
-    They are those of the ONNX graph, unless the backend runs a step before it, such as a tokenizer.
+    Inputs and outputs are those of the ONNX graph, unless the backend runs a step before the graph,
+    such as a tokenizer.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -60,7 +61,10 @@ class Signature:
 
     @property
     def served(self) -> tuple[object, ...]:
-        """What one `config.pbtxt` fixes; versions can be loaded together if this is equal."""
+        """The properties that one `config.pbtxt` sets for all loaded versions of a model.
+
+        Versions can be loaded together if these properties are equal.
+        """
         tensors = (
             frozenset((spec.name, spec.elem_type, spec.shape) for spec in specs)
             for specs in (self.inputs, self.outputs)

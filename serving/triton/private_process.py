@@ -53,7 +53,7 @@ FCHMOD_FILTER = (
     (_RETURN, 0, 0, _DO_NOTHING),
     (_RETURN, 0, 0, _ALLOW),
 )
-"""A seccomp(2) filter; each row: code, instructions to skip if true, and if false, operand."""
+"""A seccomp(2) filter; each row: code, instructions to skip if true, the same if false, operand."""
 
 
 class SockFilter(ctypes.Structure):

@@ -251,8 +251,8 @@ class Repository:
                 f"version {version} of {model} is in the model repository with other contents",
                 seen=found,
                 valid=artifact.contents,
-                hint="a version never changes: register the changed files as a new one, or remove "
-                f"{folder} if it was put there by hand",
+                hint="a version never changes: register the changed files as a new version, or "
+                f"remove {folder} if it was put there by hand",
             )
 
 
@@ -283,5 +283,5 @@ def _cannot_move(folder: Path, target: Path, error: OSError) -> TransientError:
         f"{folder} cannot be moved to {target}",
         seen=error.strerror,
         valid="a staging folder on the filesystem of the model repository",
-        hint="put both below one MILLRACE_HOME, and check its permissions",
+        hint="put both folders below one MILLRACE_HOME, and check its permissions",
     )

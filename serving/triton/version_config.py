@@ -47,7 +47,10 @@ class TritonKind(Protocol):
         ...
 
     def interface(self, artifact: Artifact) -> Hashable:
-        """Return what one `config.pbtxt` fixes; versions can be loaded together if it is equal."""
+        """Return the properties that one `config.pbtxt` sets for all loaded versions of a model.
+
+        Versions can be loaded together if these properties are equal.
+        """
         ...
 
     def signature(self, artifact: Artifact) -> Signature | None:

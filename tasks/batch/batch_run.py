@@ -176,13 +176,13 @@ def metrics_of(
 ) -> dict[str, float]:
     """Return the metrics of a finished job.
 
-    Tokens and rows per day are those that were committed by this run, over its wall time.
+    Tokens and rows per day count only what this run committed, divided by its wall time.
 
     Args:
         report: the job's report.
-        samples: the work written up to each time, the last sample at the job's end.
+        samples: the work written by the time of each sample; the last is from the job's end.
         actors: what each actor has done.
-        price_per_hour: price of the machines.
+        price_per_hour: cost of the machines per hour; None: the job's cost is not computed.
     """
     measured = throughput(samples)
     done = samples[-1].work if samples else Work()
@@ -211,21 +211,24 @@ def metrics_of(
         cost = cost_per_million(price_per_hour, report.seconds, count)
         name = f"cost_per_million_{'tokens' if units else 'rows'}"
         found |= {name: cost} if cost is not None else {}
-    # Only actors report when they opened their model, and busy seconds; engines of vLLM do not.
+    # Actors report when they opened their model and their busy seconds; vLLM engines do not.
     shares = [each.busy / report.seconds for each in actors.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
     return found
 
 
 def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
-    """End the MLflow runs that a job's dead processes left open; a job never runs twice at once."""
+    """End the MLflow runs that a job's dead processes left open.
+
+    Every other open run is of a dead process, because a job never runs twice at once.
+    """
     for each in run.client.search_runs([run.experiment_id], _that(report, "RUNNING")):
         if each.info.run_id != run.run_id:
             run.client.set_terminated(each.info.run_id, "KILLED")
 
 
 def _last_runs(run: TrackedRun) -> list[tuple[datetime, float, float | None]]:
-    """Return the last finished runs of the experiment, and this one."""
+    """Return start, work per day and steady work per day of the last runs, including this run."""
     runs = run.client.search_runs([run.experiment_id], max_results=LAST_RUNS)
     return [
         (

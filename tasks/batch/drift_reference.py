@@ -1,8 +1,9 @@
 """The reference of a batch job's drift: the snapshot that the model was trained on.
 
-The snapshot has statistics of its columns, but not of tokens, whose number depends on the model,
-nor of predictions, which differ from the target: a regression's predictions spread less. So tokens
-are counted, and predictions made, for a sample of the snapshot's rows.
+The snapshot has statistics of its columns. It has no statistics of token counts, because they
+depend on the model. It has no statistics of predictions either, and those of the target do not fit:
+a regression's predictions spread less than its target. So tokens are counted, and predictions are
+made, for a sample of the snapshot's rows.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from millrace.tasks.progress import log
 
 PREDICTION = "prediction"
 SAMPLE_ROWS = 1024
-"""Rows in a sample of a snapshot, whose tokens are counted or for which predictions are made."""
+"""Rows that are sampled from a snapshot to count their tokens or make predictions for them."""
 
 
 def open_training_snapshot(version: ModelVersion, installation: Installation) -> Snapshot | None:
@@ -34,7 +35,7 @@ def open_training_snapshot(version: ModelVersion, installation: Installation) ->
 def bins_unless_gone(
     counted: Callable[[Snapshot], tuple[Bins, ...]], snapshot: Snapshot
 ) -> tuple[Bins, ...]:
-    """Return bins of a sample of the snapshot's rows; none if they cannot be read."""
+    """Return the bins that `counted` makes of a snapshot; none if its rows cannot be read."""
     try:
         return counted(snapshot)
     except OSError as error:  # for example because the files were vacuumed
@@ -44,7 +45,7 @@ def bins_unless_gone(
 
 
 def bins_of(snapshot: Snapshot) -> tuple[tuple[Bins, ...], tuple[Bins, ...]]:
-    """Return the bins of the features that can be compared, and of the target if it can be."""
+    """Return the bins of the features and of the target, without columns that lack statistics."""
     schema, known = snapshot.schema, snapshot.statistics
     found = {c.name: Bins.of(c, known[c.name]) for c in schema.columns if c.name in known}
     features = tuple(bins for name in schema.features if (bins := found.get(name)) is not None)

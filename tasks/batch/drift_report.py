@@ -23,7 +23,7 @@ UNNAMEABLE = re.compile(r"[^\w\-. /:]")
 
 @dataclass(frozen=True)
 class Event:
-    """An event for Prefect, by the names of `prefect.events.emit_event`; ready for JSON.
+    """An event for Prefect: arguments of `prefect.events.emit_event` that can be written as JSON.
 
     Attributes:
         event: what happened.
@@ -42,13 +42,13 @@ Emit = Callable[[Event], None]
 def report_drift(
     run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
 ) -> list[Drift]:
-    """Log every column's drift, and return the columns over the limit, after a warning.
+    """Log every column's drift, warn of columns over the limit, and return their drifts.
 
     Args:
         run: the open run.
         report: the job's report.
         bins: the bins of the columns.
-        limit: largest PSI above the PSI that is expected by chance.
+        limit: largest allowed excess of the PSI over the PSI that is expected by chance.
         emit: called with an event if a column is over the limit.
     """
     seen = read_seen(report.table, report.job)

@@ -42,22 +42,24 @@ def score_elsewhere(
 ) -> BatchReport:
     """Do what `score_rows` does, as a job of a Ray cluster, and follow the job to its end.
 
-    If a job with the same order is already running, that job is followed. A job that has ended need
-    not be found, because a new job with the same order has nothing to do.
+    If a job with the same order (pipeline file, date, input, version, tables and MLflow) is already
+    running, that job is followed. Jobs that have ended are not searched for: after a finished job,
+    a new job with the same order has nothing to do.
 
     Args:
         pipeline: names the model.
         file: the pipeline file.
         installation: where tables, registry and cluster are.
         variables: environment variables that give the job the same installation.
-        source: the input; None: the pipeline's `batch.input`, or its dataset's table.
+        source: the input; None: the pipeline's `batch.input`. Without `batch.input`, the
+            table of its dataset is scored.
         date: the partition, `YYYY-MM-DD`.
         version: the version to score with, approved or not; None: the approved version, which the
             job finds for itself.
 
     Raises:
-        InputError: the cluster cannot reach the tables, MLflow or the input, or refuses access; or
-            as `score_rows`.
+        InputError: the cluster cannot reach the tables, MLflow or the input, or it refuses access.
+            The job also raises the `InputError` of `score_rows`.
         TransientError: the cluster does not answer, or is gone.
         WorkError: the job failed, or was stopped.
     """
@@ -105,7 +107,7 @@ def _submit(
 
 @contextmanager
 def _proof(table: str, id: str) -> Iterator[None]:
-    """Write the file that the job must find; delete it if no job was submitted."""
+    """Write the file that proves shared storage to the job; delete it if no job was submitted."""
     leave_proof(table, id)
     try:
         yield

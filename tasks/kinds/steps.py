@@ -46,8 +46,8 @@ class Prepared(Generic[T]):
         details: details that only the kind uses.
         total: the number of epochs or rounds; None if it is not known.
         summary: a short description of the training data.
-        weights: the file or folder that the run stores, relative to the checkpoint.
-        artifact: the artifact path under which the MLflow run stores it.
+        weights: the file or folder of weights to store, relative to the checkpoint.
+        artifact: the artifact path of the weights in the MLflow run.
         tags: tags of the MLflow run.
     """
 
@@ -68,7 +68,8 @@ class Trained(Generic[T]):
         prepared: the training, as it was prepared.
         checkpoint: the folder of the last checkpoint.
         history: the metrics of every report.
-        recoveries: for each recovery from a failure, the epochs or steps done by then.
+        recoveries: for each failure, the number of epochs or steps in the checkpoint that training
+            resumed from.
     """
 
     prepared: Prepared[T]
@@ -112,7 +113,7 @@ class Export(Protocol):
         ...
 
     def evidence(self, chosen: Any, certificate: Any) -> Mapping[str, str | Path]:
-        """Return the evidence to register, beside certificate and pipeline file: texts or files.
+        """Return the evidence to register (texts or files), without certificate and pipeline file.
 
         Raises:
             WorkError: the chosen candidate fails to answer the golden rows or prompts.
@@ -155,11 +156,11 @@ class KindReport:
         figures: pictures of the run, by artifact path.
         tags: tags of the registered version.
         description: the description of the version's page, in Markdown.
-        facts: rows on the training data for the run's page.
+        facts: table rows about the training data, for the run's page.
         sections: sections of the run's page: titles and Markdown.
         rows: rows of the printed table: the baselines, and the model's metrics.
         json: keys that `--json` prints in addition to those of every kind.
-        files: files to store in the run's `export/`, with those that reproduce the candidates.
+        files: files to store in the run's `export/`, beside the files that reproduce candidates.
     """
 
     metrics: Mapping[str, float]
@@ -192,7 +193,7 @@ class Measured:
 
 
 class VersionEvidence(Protocol):
-    """The evidence of one version that a release needs."""
+    """The evidence that a release needs about one version."""
 
     def artifact(self) -> Artifact:
         """Return the artifact that a release copies into Triton's model repository.
@@ -219,7 +220,7 @@ class VersionEvidence(Protocol):
         ...
 
     def metric_of(self, other: Package) -> float | None:
-        """Return another version's metric on this version's test split; None if it has none.
+        """Return another version's metric on this version's test split; None if not comparable.
 
         Raises:
             MillraceError: the rows cannot be read, or the other version cannot answer them.
@@ -321,7 +322,7 @@ class LiveSample:
         rows: the number of input rows to send to the live model.
         seconds: the time limit for all of these rows.
         share: the share of answers that may differ, unless the pipeline file sets it.
-        obstacle: why nothing can be compared; empty if it can.
+        obstacle: why nothing can be compared; empty if a comparison is possible.
     """
 
     rows: int
@@ -338,7 +339,7 @@ class KindSteps(Protocol):
         ...
 
     def pin_versions(self, pipeline: Pipeline, installation: Installation) -> Pipeline:
-        """Return the pipeline with the registered versions that it names pinned.
+        """Pin or check the registered versions that a pipeline names, and return the pipeline.
 
         Args:
             pipeline: the pipeline, as the user wrote it.
@@ -378,7 +379,7 @@ class KindSteps(Protocol):
     def log_model(
         self, run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]
     ) -> Any:
-        """Log a model to a run, in a form that MLflow's own tools can read if possible.
+        """Log a model to a run, if possible in a form that MLflow's own tools can read.
 
         Args:
             run: the open run.
@@ -397,7 +398,7 @@ class KindSteps(Protocol):
         ...
 
     def evidence(self, package: Package, installation: Installation) -> VersionEvidence:
-        """Return the evidence of a version that a release needs."""
+        """Return the evidence that a release needs about a version."""
         ...
 
     def certify(

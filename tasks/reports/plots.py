@@ -13,12 +13,12 @@ from millrace.models.common.arrays import Array
 def learning_curves(
     history: Sequence[dict[str, float]], metric: str, unit: str = "epoch"
 ) -> Figure:
-    """Draw loss and metric by epoch or round, train and validation beside each other.
+    """Draw loss and metric by epoch or round, each for the train and the validation split.
 
-    A vertical line marks where pruning or rounding began.
+    A vertical line marks where pruning or rounding (quantization-aware training) began.
 
     Args:
-        history: the metrics of every epoch, with `sparsity` and `quantized` if there are any.
+        history: the metrics of every epoch or round; `sparsity` and `quantized` may be missing.
         metric: the name of the task metric.
         unit: the unit of the x-axis, `epoch` or `round`.
     """
@@ -39,7 +39,7 @@ def learning_curves(
 
 
 def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the first epoch with pruning and the first with rounding, if there are any."""
+    """Return the first epoch with pruning and the first epoch with rounding, where they exist."""
     names = {"sparsity": "pruning", "quantized": "rounding"}
     epochs = {
         what: [entry["epoch"] for entry in history if entry.get(name, 0.0) > 0]
@@ -92,7 +92,7 @@ class VariantPoint:
 
     Attributes:
         name: the name of the variant.
-        cost_ms: the time per row: the median for a single row, or a row's share of a full batch.
+        cost_ms: milliseconds per row: the median for single rows, or the mean in full batches.
         metric: the metric on the test split.
         size_bytes: the size of its file.
         in_front: whether it is on the Pareto front.

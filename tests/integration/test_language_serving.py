@@ -317,14 +317,14 @@ def test_a_chat_is_asked_by_the_models_template(served) -> None:
 
 BAD = [
     ("", "", "the prompt is empty"),
-    ("a\udc80", "", "text_input is not UTF-8: byte 0xed at 1"),
+    ("a\udc80", "", "text_input is not UTF-8: byte 0xed at position 1"),
     ([], "", "messages is .*, and must be a list of objects"),
     ([{"role": "user"}], "", '"content"'),
     ([{"role": "tool", "content": "x"}], "", "template rejects these messages: no tools"),
     ([{"role": "user", "content": "\udc80"}], "", "surrogate"),
     ("x", "{", "sampling_parameters is not JSON"),
     ("x", "[1]", r"\[1\], and must be a JSON object"),
-    ("x", '{"a":' * 100_000, "not JSON"),
+    ("x", '{"a":' * 100_000, "sampling_parameters is JSON that cannot be read"),
     ("x", '{"temprature": 1}', "'temprature'; known are"),
     ("x", '{"temperature": NaN}', "NaN, which is not JSON"),
     ("x", '{"temperature": 1e999}', "temperature"),

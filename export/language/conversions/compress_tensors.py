@@ -35,7 +35,7 @@ def group_size(widths: Iterable[int]) -> int:
     for size in GROUPS:
         if all(width % size == 0 for width in seen):
             return size
-    raise ValueError(f"no group of {GROUPS} weights divides layers of {seen} inputs")
+    raise ValueError(f"no group size of {GROUPS} divides the input widths of all layers, {seen}")
 
 
 def recipe(method: str, size: int) -> list[Any]:
@@ -43,7 +43,7 @@ def recipe(method: str, size: int) -> list[Any]:
 
     Args:
         method: one of `METHODS`.
-        size: weights that share a scale; ignored by w8a8.
+        size: number of weights that share a scale; ignored by w8a8.
     """
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
@@ -97,7 +97,9 @@ def main() -> None:
     made.add_argument("source", type=Path, help="folder of the checkpoint")
     made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--method", choices=METHODS, required=True)
-    made.add_argument("--calibration", type=Path, required=True, help="npz file with text")
+    made.add_argument(
+        "--calibration", type=Path, required=True, help="npz file with calibration text"
+    )
     given = made.parse_args()
     import torch
     from transformers import AutoModelForCausalLM

@@ -19,8 +19,8 @@ import numpy as np
 IR = "openvino_model.xml"
 WEIGHTS = "openvino_model.bin"
 ENGINE = "engine.json"
-"""Engine settings of the exact variant. They are not copied, so a quantized variant runs with the
-engine's faster defaults."""
+"""File with the engine settings of `openvino-fp32`. It is not copied, so a quantized variant runs
+with the engine's faster defaults."""
 MODES = ("int8_asym", "int8_sym", "int4_asym", "int4_sym")
 
 
@@ -75,12 +75,14 @@ def main() -> None:
     made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--mode", choices=MODES, default="int8_asym")
     made.add_argument(
-        "--group-size", type=int, default=64, help="weights that share a scale; -1 for a row"
+        "--group-size", type=int, default=64, help="weights that share a scale; -1: all of a row"
     )
     made.add_argument("--ratio", type=float, default=1.0, help="share of layers that get 4 bits")
     made.add_argument("--awq", action="store_true", help="activation-aware scaling of weights")
-    made.add_argument("--scale-estimation", action="store_true", help="scales by least squares")
-    made.add_argument("--calibration", type=Path, help="npz file with text")
+    made.add_argument(
+        "--scale-estimation", action="store_true", help="choose scales by least squares"
+    )
+    made.add_argument("--calibration", type=Path, help="npz file with calibration text")
     given = made.parse_args()
     if (given.awq or given.scale_estimation) and given.calibration is None:
         made.error("--awq and --scale-estimation need --calibration")

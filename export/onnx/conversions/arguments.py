@@ -30,8 +30,8 @@ def parser(purpose: str | None, *, calibrated: bool = False) -> ArgumentParser:
 
 
 HEAVY = ["Conv", "Gemm", "MatMul"]
-"""Node types to quantize. The preprocessing and the softmax stay in float, because one scale for
-all columns would round away raw features with small ranges.
+"""Node types to quantize. All other nodes stay in float, such as softmax and the preprocessing. In
+the preprocessing, one scale for all columns would round away raw features with small ranges.
 """
 
 

@@ -31,7 +31,10 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_one_shape(path: Path) -> list[dict[str, Any]]:
-    """Return the full batches, cut to the width of the narrowest: all arrays have one shape."""
+    """Return the batches with the largest number of rows, cut to the narrowest of these batches.
+
+    So all arrays of one input have the same shape.
+    """
     kept = list(read(path))
     rows = max((len(array) for batch in kept for array in batch.values()), default=0)
     full = [batch for batch in kept if all(len(array) == rows for array in batch.values())]

@@ -13,7 +13,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 LEAST = 256
-"""Smallest number of rows of a table to quantize."""
+"""Smallest number of rows of a table that is quantized."""
 
 
 def quantize_tables(path: Path) -> None:

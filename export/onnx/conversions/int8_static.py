@@ -91,9 +91,9 @@ def quantize_prepared(
 ) -> None:
     """Quantize the Conv, Gemm and MatMul layers of a model with inferred shapes, per channel.
 
-    Weights have 7 bits, because x86 processors without VNNI add pairs of products in 16 bits, which
-    8-bit weights overflow; outputs would be wrong there (ONNX Runtime's guide to quantization).
-    Symmetric weights have 8 bits: they are for GPUs, which do not overflow.
+    Weights have 7 bits. x86 processors without VNNI add pairs of products in 16 bits. With 8-bit
+    weights these sums overflow, and the outputs are wrong (ONNX Runtime's guide to quantization).
+    Symmetric weights have 8 bits, because they are for GPUs, which do not overflow.
 
     Args:
         source: the float32 model, after `quant_pre_process`.

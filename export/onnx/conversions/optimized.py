@@ -5,8 +5,8 @@ each.
 
 onnxruntime's attention fusion expects that scores are divided by a scale, not multiplied, and that
 the padding mask is computed in one particular way. torch's exporter writes neither. So the scales
-are inverted, and the mask that all layers share is rebuilt. Both models are run, and the rewritten
-one is used only if the outputs are the same.
+are inverted, and the mask that all layers share is rebuilt. The original and the rewritten model
+are both run, and the rewritten model is used only if the outputs are the same.
 """
 
 import tempfile
@@ -61,13 +61,13 @@ def optimize(source: Path, target: Path) -> None:
 
 NEAR = 1e-4
 ROWS, TOKENS = 4, 4
-"""Shape of the input for the comparison of both models; short, because a model may have a small
-context."""
+"""Shape of the input for the comparison of the original and the rewritten model; short, because a
+model may have a small context."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The shape of attention.
+    """The number of a model's attention heads, and their total width.
 
     Attributes:
         count: number of heads.
@@ -79,10 +79,13 @@ class Heads:
 
 
 def turn_attention(model: ModelProto) -> tuple[ModelProto, Heads] | None:
-    """Return the model with attention rewritten for the fusion; None if that is not possible.
+    """Return the model with attention rewritten for the fusion, and its attention heads.
+
+    Return None if the model cannot be rewritten.
 
     Args:
-        model: a model with one input of tokens, which masks tokens equal to a constant (padding).
+        model: a model with one input, the tokens. It masks the tokens that equal a constant
+            (padding).
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -203,7 +206,7 @@ def _make_mask(is_padding: str) -> tuple[list[NodeProto], list[TensorProto]]:
 
 
 def _answer_alike(model: ModelProto, made: ModelProto, graph: _Graph) -> bool:
-    """Return whether both models give the same outputs within `NEAR`, with and without padding."""
+    """Return whether both models' outputs differ by at most `NEAR`, with and without padding."""
     padding = graph.find_padding()
     assert padding is not None
     token = next(each for each in padding.input if each in graph.constants)

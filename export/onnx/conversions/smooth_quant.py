@@ -3,10 +3,10 @@
 Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
 Models": channel j of an activation is divided by s_j = max|X_j|^a / max|W_j|^(1-a), and row j of
 the weights is multiplied by s_j, so the product is the same and both are easier to quantize. As in
-the paper, the division is folded into the node that produces the activation, if that is possible: a
-layer, also one before a ReLU, or a LayerNorm, whose output nothing else reads. Otherwise a separate
-node divides. That costs more than a pass over the activation, because ONNX Runtime then leaves the
-layer before the node in float.
+the paper, the division is folded into the node that produces the activation, if possible. It is
+possible for a Gemm (a ReLU may follow it) or a LayerNorm, if only the products read the activation.
+Otherwise a separate node divides. The separate node costs more than one pass over the activation,
+because ONNX Runtime then leaves the layer before the separate node in float.
 """
 
 import tempfile
@@ -133,7 +133,7 @@ def smooth(model: Any, calibration: Path, alpha: float) -> None:
 
 
 def _maker(graph: Any, name: str, takers: Sequence[Any]) -> Any:
-    """Return the node whose constants can be divided in place of an activation, or None.
+    """Return the node whose constants can be divided instead of an activation; None if none can.
 
     Only the products may read the activation. A ReLU between the node and the products is allowed,
     because dividing before it gives the same result as dividing after it.
@@ -159,7 +159,7 @@ def _only(graph: Any, name: str, takers: Sequence[Any]) -> bool:
 
 
 def _is_scaled(node: Any) -> bool:
-    """Return whether a node multiplies its constants by more than 1 (Gemm's alpha and beta)."""
+    """Return whether a node multiplies by a factor other than 1 (Gemm's alpha and beta)."""
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     return any(attributes.get(each, 1.0) != 1.0 for each in ("alpha", "beta"))
 

@@ -91,7 +91,7 @@ def main() -> None:
         *("--axis",), type=axis, action="append", default=[], help="NAME=SMALLEST:BEST:LARGEST"
     )
     made.add_argument("--timing-cache", type=Path, help="file that speeds up later builds")
-    made.add_argument("--workspace", type=int, help="bytes of GPU memory for kernels; default all")
+    made.add_argument("--workspace", type=int, help="bytes of GPU memory for kernels; default: all")
     given = made.parse_args()
     model = onnx.load(given.source)
     try:

@@ -29,8 +29,9 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
 def file_paths(table: DeltaTable) -> list[str]:
     """Return the Parquet files of a table: paths for a local table, URIs for a remote one.
 
-    deltalake's own local paths cannot be used: it percent-encodes the path of the table but not the
-    rest, so that only deltalake can open them: `/a%20b/table/region=New%20York/part.parquet`.
+    deltalake's own local paths cannot be used, because only deltalake can open them. deltalake
+    percent-encodes the path of the table but not the rest, for example in
+    `/a%20b/table/region=New%20York/part.parquet`.
 
     Raises:
         DeltaError: the table has features that deltalake does not read, such as deletion vectors.
@@ -42,7 +43,7 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 
 def manifest_of(table: DeltaTable) -> dict[str, Any]:
-    """Return values that identify this version; a table recreated at the same URI has others."""
+    """Return values that identify this version; a table recreated at this URI has other values."""
     names = "\n".join(sorted(table.file_uris()))
     return {
         "format": "delta",

@@ -71,7 +71,8 @@ class File:
     def manifest(self) -> dict[str, Any]:
         """Return path, size and SHA-256.
 
-        A remote file has its modification time instead of a digest, which needs a second download.
+        A remote file has its modification time instead of a digest, because a digest would need a
+        second download.
 
         Raises:
             TransientError: the file has changed since it was found.
@@ -165,7 +166,7 @@ def root_of(source: str, folder: Path) -> str:
 
 
 def format_of(path: str) -> str | None:
-    """Return the name in `FILE_FORMATS` for the file's ending, or None."""
+    """Return the name in `FILE_FORMATS` for the file's ending; None for any other ending."""
     name = _strip_compression(path)
     return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 

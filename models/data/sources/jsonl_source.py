@@ -102,7 +102,7 @@ def _read_object(line: bytes, before: int) -> dict[str, Any] | Unreadable:
 
 
 def _make_column(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None]:
-    """Return values as an array, mixed types as text, and the metadata of its field."""
+    """Return values as an array (text if their types are mixed), and the metadata of its field."""
     try:
         return pa.array(values), None
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

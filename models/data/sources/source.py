@@ -116,12 +116,12 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
     """Check that every column that the pipeline file names is among `names`.
 
     Raises:
-        InputError: a column is missing, or the source has two columns of one name.
+        InputError: a column is missing, or the source has two columns of the same name.
     """
     repeated = sorted({name for name in names if list(names).count(name) > 1})
     if repeated:
         raise InputError(
-            f"{spec.source} has two columns of one name",
+            f"{spec.source} has two columns of the same name",
             seen=", ".join(repeated),
             hint="rename one of them",
         )

@@ -1,7 +1,7 @@
 """Converts rows to documents: their tokens, and which tokens count in the loss.
 
-In a corpus all tokens count, in instructions those of the completion, in a chat those of the
-assistant. Every document ends with the end-of-text token.
+In a corpus all tokens count. In instructions the tokens of the completion count, and in a chat the
+tokens of the assistant. Every document ends with the end-of-text token.
 """
 
 import re
@@ -27,7 +27,8 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _BATCH_CHARACTERS = 512 * 1024
 """Characters that are tokenized at once; an `Encoding` takes about 400 bytes per token."""
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
-"""Where a longer text may be cut: no token of a byte-level BPE spans such a line end."""
+"""A line end where a text longer than `_BATCH_CHARACTERS` may be cut: no token of a byte-level BPE
+spans it."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def _by_markers(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
 def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
     """Return the tokens of a chat and a mask, found by rendering the chat up to each turn.
 
-    The text of an assistant's turn is the chat rendered with that turn, minus the chat rendered
-    before it with a generation prompt.
+    The text of an assistant's turn is the rendered chat up to and including that turn, minus the
+    rendered chat before that turn with a generation prompt.
 
     Raises:
         InputError: the template renders an earlier message differently when more messages follow.
@@ -171,10 +172,10 @@ def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
         begun = _begun(fast, chat[:place], said)
         if not all(longer.startswith(part) for part, longer in pairwise((begun, said, whole))):
             raise InputError(
-                "the tokenizer's chat template renders a message differently when others follow, "
-                "so the assistant's turns cannot be found in the rendered chat",
-                valid="a template that renders earlier messages the same, or one with "
-                "{% generation %} around the assistant's turns",
+                "the tokenizer's chat template renders a message differently when other messages "
+                "follow, so the assistant's turns cannot be found in the rendered chat",
+                valid="a template that renders a message the same whatever follows, or a template "
+                "with {% generation %} around the assistant's turns",
                 hint="fix chat_template in the tokenizer's folder",
             )
         answer |= (starts >= len(begun)) & (
@@ -204,7 +205,7 @@ def _begun(fast: Any, before: list[Message], said: str) -> str:
 
 
 def _end_of_answer(said: str, start: int, end: str) -> int:
-    """Return where an answer ends; white space after its end token belongs to the template."""
+    """Return the position in `said` where the answer ends, before any white space after `end`."""
     trimmed = said.rstrip()
     return len(trimmed) if trimmed.endswith(end) and len(trimmed) > start else len(said)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_TOKENS = 4_000_000
-"""Largest number of tokens to count: takes about half a GB of memory and ten seconds."""
+"""Largest number of tokens to count; counting them takes half a GB of memory and ten seconds."""
 FALLBACK = (0.5, 1.0, 1.5)
 
 Counts = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ class Sequences(Protocol):
         ...
 
     def sequence(self, position: int) -> tuple[Tokens, Sequence[int] | Tokens, Tokens | None]:
-        """Return the tokens, the lengths of the chunks, and the loss mask; None if all count."""
+        """Return the tokens, the chunks' lengths, and the loss mask (None if all tokens count)."""
         ...
 
 
@@ -57,7 +57,7 @@ class Baselines:
 
 @dataclass(frozen=True)
 class Trigrams:
-    """Tokens and the two tokens before each, without the first token of every chunk.
+    """Each token with the two tokens before it; the first token of every chunk is left out.
 
     Attributes:
         before: int64 `[tokens, 2]`, the token two places before and the token one place before.
@@ -74,7 +74,7 @@ class Trigrams:
 def baselines(
     train: Sequences, held_out: Sequences, vocab_size: int, max_tokens: int = MAX_TOKENS
 ) -> Baselines:
-    """Count n-grams in the train split and return their perplexity on another split.
+    """Count n-grams in the train split, and return both models' perplexity on another split.
 
     Args:
         train: sequences to count; the first `max_tokens` tokens are used.
@@ -162,7 +162,7 @@ class _Order:
     Args:
         keys: int64, ascending: each n-gram as a number in base `base`; `key // base` is its
             context.
-        counts: how often each n-gram was seen, or in how many contexts.
+        counts: how often each trigram was seen; for a shorter n-gram, in how many contexts.
         base: the base of the keys: the vocabulary size plus one.
     """
 
@@ -184,7 +184,7 @@ class _Order:
         return shares
 
     def left_over(self, keys: Counts) -> Floats:
-        """Return the probability left to shorter n-grams in each context; 1 if it is unseen."""
+        """Return the probability left to shorter n-grams in each context; 1 in unseen contexts."""
         context, seen = _find_keys(self._contexts, keys // self._base)
         left = np.ones(len(keys))
         left[seen] = self._taken[context[seen]] / self._totals[context[seen]]
@@ -206,7 +206,7 @@ def _discounts(counts: Counts) -> Floats:
         return np.array([0.0, *FALLBACK])
     y = n1 / (n1 + 2 * n2)
     found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    # Outside these bounds a probability would be negative, or none left to shorter n-grams.
+    # Outside these bounds a probability would be negative, or shorter n-grams would get none.
     sane = [0 < each < times for times, each in enumerate(found, 1)]
     return np.array([0.0, *(f if s else b for f, s, b in zip(found, sane, FALLBACK, strict=True))])
 

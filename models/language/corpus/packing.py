@@ -1,4 +1,4 @@
-"""Packs documents into sequences of at most the context's length, with their boundaries.
+"""Packs documents, with their boundaries, into sequences of at most the context's length.
 
 Best-fit packing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"): a document that
 is longer than the context is cut into chunks of the context's length and a rest. Then chunks, the
@@ -46,7 +46,7 @@ class Packed:
 
     @property
     def loss_tokens(self) -> int:
-        """Number of tokens that count in the loss; the first of a chunk is never predicted."""
+        """Number of tokens that count in the loss; a chunk's first token is never predicted."""
         counted = np.ones(len(self.ids), np.bool_) if self.answer is None else self.answer.copy()
         counted[np.cumsum(self.lengths) - self.lengths] = False
         return int(counted.sum())
@@ -95,7 +95,7 @@ def pieces(document: Document, context: int) -> list[Document]:
 
 
 def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
-    """Return which chunks share a sequence: their indices, ordered by the first of each sequence.
+    """Return the ascending chunk indices of each sequence; sequences are in order of first chunk.
 
     Args:
         lengths: tokens of each chunk, from 1 to `context`.
@@ -161,7 +161,7 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
             f"the decoder {decoder.config.model_type!r} fails on a short sequence",
             seen=f"{type(error).__name__}: {error}".splitlines()[0],
             valid="a decoder with inputs input_ids and position_ids, and params that fit together",
-            hint="fix model.params: num_key_value_heads divides num_attention_heads",
+            hint="fix model.params: num_key_value_heads must divide num_attention_heads",
         ) from error
     finally:
         decoder.train(was_training)
@@ -183,8 +183,8 @@ def _keeps_documents_apart(decoder: "PreTrainedModel") -> bool:
     alone = decoder(
         input_ids=tokens[:, _FIRST:], position_ids=positions[:, _FIRST:], use_cache=False
     ).logits
-    # Matrix kernels round differently by shape, so 1% of the spread is allowed. A chunk that sees
-    # another differs by far more.
+    # Matrix kernels round differently by shape, so logits may differ by 1% of their standard
+    # deviation. If a chunk sees another chunk, they differ by far more.
     spread = alone.std().clamp(min=1e-6)
     return bool(((packed[:, _FIRST:] - alone).abs().max() / spread) < 1e-2)
 

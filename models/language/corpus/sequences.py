@@ -11,8 +11,8 @@ from typing import Protocol
 from millrace.models.common.arrays import Array
 
 Packed = tuple[Array, Sequence[int] | Array, Array | None]
-"""`input_ids` int32 `[tokens]`; the lengths of its chunks, in order, whose sum is `tokens`; which
-tokens count in the loss, bool `[tokens]`, None for all."""
+"""Three values: `input_ids`, int32 `[tokens]`; the lengths of the chunks in order, whose sum is
+`tokens`; and the loss mask, bool `[tokens]`, true for tokens that count (None if all count)."""
 
 
 class Sequences(Protocol):

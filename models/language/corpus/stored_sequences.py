@@ -1,8 +1,9 @@
 """The packed sequences of one split, read by position from a memory-mapped file.
 
-A split of a token table is copied once to a local folder, named by the table's fingerprint, as an
-uncompressed Arrow file. Training then reads without the object store. Memory does not grow with the
-corpus, because the operating system can drop the pages of a mapped file.
+A split of a token table is copied once to a local folder, which is named by the table's
+fingerprint. The copy is an uncompressed Arrow file, so training reads without the object store.
+Memory does not grow with the corpus, because the operating system can drop the pages of a mapped
+file.
 """
 
 import os
@@ -142,7 +143,7 @@ def _write(sequences: StoredSequences, folder: Path) -> None:
 def _index(
     read_positions: list[npt.NDArray[np.int64]], sequences: StoredSequences
 ) -> npt.NDArray[np.int64]:
-    """Return the Arrow batch of every position and its row in that batch, int64 `[rows, 2]`."""
+    """Return, for every position, the Arrow batch and the row in that batch, int64 `[rows, 2]`."""
     positions = np.concatenate([np.zeros(0, np.int64), *read_positions])
     if not np.array_equal(np.sort(positions), np.arange(sequences.rows)):
         raise WorkError(

@@ -1,10 +1,10 @@
 """Token tables: a snapshot's documents as packed sequences of tokens, in a Delta table.
 
 One row is one sequence: `split`, `position` (0, 1, … within the split), `input_ids`, `lengths`
-(tokens of each chunk in it, a document or a part of a long one) and `answer` (which tokens count in
-the loss; null for all). Each version of the table is one commit, with a `TokenTable` in its
-metadata. A fingerprint identifies the inputs that a version is made from. If a version with the
-same fingerprint exists, nothing is written.
+(number of tokens of each chunk) and `answer` (which tokens count in the loss; null if all count). A
+chunk is a document, or a part of a long document. Each version of the table is one commit, with a
+`TokenTable` in its metadata. A fingerprint identifies the inputs that a version is made from. If a
+version with the same fingerprint exists, nothing is written.
 """
 
 import json
@@ -40,7 +40,8 @@ METADATA = "millrace.tokens"
 TOKENS, TOKENIZERS = "tokens", "tokenizers"
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 FORMAT = 1
-"""Part of the fingerprint. Raise it when a change makes other sequences of the same documents."""
+"""Part of the fingerprint. Increase it if a code change makes other sequences of the same
+documents."""
 READ_ROWS = 256
 """Number of documents that are read at once."""
 
@@ -115,7 +116,7 @@ def make_token_table(
     Args:
         snapshot: snapshot of a corpus, of instructions or of chats.
         shares: shares of the splits.
-        model: the pipeline's model; its tokenizer and `tokenizer.max_tokens` (the context) count.
+        model: the pipeline's model; gives the tokenizer and `tokenizer.max_tokens` (the context).
         folder: the folder of the pipeline file.
         installation: names the tables and the staging folder.
         on_progress: called with the number of documents read so far.
@@ -162,7 +163,7 @@ def make_token_table(
 def open_token_table(
     installation: Installation, name: str, fingerprint: str | None = None
 ) -> TokenTable:
-    """Return the newest token table of a dataset, or the newest with a fingerprint.
+    """Return a dataset's newest token table, or its newest one with the given fingerprint.
 
     Raises:
         InputError: there is no such token table.
@@ -187,8 +188,8 @@ def fingerprint_of(
     Args:
         snapshot: snapshot with the documents.
         shares: shares of the splits.
-        model: the pipeline's model; its tokenizer and context count.
-        tokenizer: the given tokenizer; None for a trained one, which the other values determine.
+        model: the pipeline's model; gives the context and the size of a tokenizer to train.
+        tokenizer: the given tokenizer; None if one is trained, which the other values determine.
     """
     schema = snapshot.schema
     values = {
@@ -302,7 +303,7 @@ def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) 
             f"{split}: {c.documents} documents, {c.tokens} tokens" for split, c in splits.items()
         )
         + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows are "
-        "left out, without a text or an answer",
+        "left out, because they have no text or no answer",
         valid="a document with two tokens or more in each split",
         hint="add documents, each with a key of its own, or change dataset.split",
     )

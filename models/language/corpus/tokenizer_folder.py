@@ -43,7 +43,7 @@ _SAID = "millrace"
 _LONG = re.compile(r"(\S{256})\S+|(\s{256})\s+")
 """A word too long to train the tokenizer on: base64, a table of numbers, padding."""
 _OF_THE_MACHINE = ("is_local", "local_files_only", "name_or_path")
-"""Keys of `tokenizer_config.json` that describe where it was read from, not the tokenizer."""
+"""Keys of `tokenizer_config.json` that only say where the tokenizer was read from."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class LanguageTokenizer:
 
     @property
     def turn_ends(self) -> tuple[int, ...]:
-        """The id of the token that ends an assistant's turn, if it is not `end`; else empty.
+        """The id of the token that ends an assistant's turn; empty if it is `end` or not known.
 
         Qwen's and Llama's base tokenizers end a document and a turn with different tokens.
         """

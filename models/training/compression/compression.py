@@ -6,7 +6,7 @@ Integer-Arithmetic-Only Inference": the forward pass rounds as the int8 model wi
 straight through, and the range of activations is a moving average over batches. The rounding is
 that of `millrace.export.onnx.conversions.int8_static`: uint8 activations with one scale, and 7-bit
 weights in int8 with one scale per output channel. Export may fold a batch norm into a convolution.
-That changes only these scales, so the weights are rounded before the folding.
+The folding changes only the weights' scales, so training rounds the weights before the folding.
 
 The fake-quantization operators are torch's own, because `torch.ao.quantization` is deprecated.
 """
@@ -95,7 +95,7 @@ class FakeQuantization(TorchFunctionMode):
         layers = [each for each in network.net.modules() if isinstance(each, LAYERS)]
         if not layers:
             raise InputError(
-                f"{type(network.net).__name__} has nothing that can be quantized",
+                f"{type(network.net).__name__} has no layer that can be quantized",
                 valid="nn.Linear or nn.Conv layers",
                 hint="leave training.quantization_aware out, or choose another family",
             )
@@ -213,8 +213,8 @@ def require_compressible(spec: TrainingSpec, network: Network, read: ModelInput)
             f"the units of {name}.removable_units() cannot be removed",
             seen="with every second unit set to zero, removing those units fails or changes the "
             "network's output",
-            valid="units between a producing and a consuming layer, with only functions between "
-            "them that map zero to zero",
+            valid="units between two layers, where every function between the two layers maps zero "
+            "to zero",
             hint="fix that method, or set training.pruning.kind: magnitude",
         )
 

@@ -34,7 +34,7 @@ class Prunable(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one layer, each an element with its magnitude as the score."""
+    """The weights of one layer as elements to prune; the score of a weight is its magnitude."""
 
     values: Tensor
 
@@ -48,7 +48,7 @@ class Weights:
 
 
 def sparsity_at(progress: float, spec: PruningSpec) -> float:
-    """Return the share to prune at a progress of 0 to 1: cubic, equation 1 of Zhu & Gupta."""
+    """Return the share to prune at a progress of 0 to 1, by the cubic equation 1 of Zhu & Gupta."""
     done = min(max((progress - spec.start) / (spec.end - spec.start), 0.0), 1.0)
     return spec.sparsity * (1 - (1 - done) ** 3)
 
@@ -97,7 +97,7 @@ class Pruner:
         return 1 - float(kept.sum()) / len(kept)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Restart the count of steps for an epoch, counted from 0."""
+        """Begin an epoch, whose number counts from 0: restart the count of steps."""
         self._epoch, self._step = epoch, 0
 
     @torch.no_grad()
@@ -110,7 +110,7 @@ class Pruner:
 
     @torch.no_grad()
     def end_epoch(self) -> dict[str, float]:
-        """Prune to the sparsity of the epoch's end, and return it."""
+        """Prune to the sparsity of the epoch's end, and return the sparsity as a metric."""
         self._prune_until(self._epoch + 1.0)
         self._apply()
         return {"sparsity": self.sparsity}

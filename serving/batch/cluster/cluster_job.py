@@ -33,19 +33,23 @@ TRANSIENT = (
 
 POLL_SECONDS = 1.0
 CHARACTERS_PER_SECOND = 1_000_000
-"""Of the log to fetch: it is always fetched as a whole, so a long log is fetched less often."""
+"""Largest number of characters of the log to fetch per second, on average. The log is always
+fetched as a whole, so a long log is fetched less often.
+"""
 PATIENCE_SECONDS = 120.0
 """A cluster that does not answer for this long counts as gone."""
 STOP_SECONDS = 20.0
-"""Ray gives a process 3 s to end by itself; Prefect gives a flow 30 s."""
+"""How long `stop` waits for a job to end. Ray gives a process 3 s to end by itself; Prefect gives a
+flow 30 s.
+"""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a job has to do; by its digest, a flow finds the running job of an earlier flow.
+    """What a job has to do. A flow finds the running job of an earlier flow by the order's digest.
 
     The code and the approved version are not part of an order. If they change, the flow still waits
-    for the running job, and the next run, which has another fingerprint, applies the change.
+    for the running job. The next run has another fingerprint and applies the change.
 
     Attributes:
         pipeline: name of the pipeline.
@@ -107,7 +111,7 @@ class JobRequest:
 
 
 class Jobs(Protocol):
-    """The jobs of a cluster, as `millrace.models.common.ray_jobs.RayJobs` has them."""
+    """The jobs of a cluster, which `millrace.models.common.ray_jobs.RayJobs` implements."""
 
     def job(self, id: str) -> RayJob | None:
         """Return a job; None if the cluster does not know it."""
@@ -201,7 +205,7 @@ def stop(
 
 
 def error_of(values: Mapping[str, str | None]) -> MillraceError:
-    """Return the error that a job ended with, from what its `as_dict` returned."""
+    """Return the error that a job ended with, from the dictionary that its `as_dict` returned."""
     kind = ERRORS.get(values["error"] or "", WorkError)
     return kind(
         values["what"] or "", seen=values["seen"], valid=values["valid"], hint=values["next"]

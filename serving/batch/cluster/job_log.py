@@ -36,7 +36,7 @@ class MarkedFormatter(logging.Formatter):
     """Marks every line of a record with its level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of the log or more."""
+        """Return the record as one or more lines of the log."""
         name = record.levelname if record.levelname in LEVELS else "INFO"
         lines = super().format(record).splitlines() or [""]
         return "\n".join(f"{MARK} {name} {line}" for line in lines)
@@ -84,7 +84,7 @@ def format_outcome(submission: str, outcome: Mapping[str, Any]) -> str:
 
 
 def find_outcome(text: str, submission: str) -> dict[str, Any] | None:
-    """Return the outcome of a job from its log; None if there is none."""
+    """Return the outcome of a job from its log; None if the log has no outcome."""
     mark = f"{submission} {{"
     found = [line for line in text.splitlines() if line.startswith(mark)]
     if not found:

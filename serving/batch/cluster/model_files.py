@@ -55,7 +55,7 @@ def with_local_files(job: AnyJob, model: ModelFiles | None, cache: Path | None =
     """Return the job with the model's files on this node; fetch the files if they are missing.
 
     Args:
-        job: with the paths of the files on the driver's node.
+        job: the job, with the paths of the files on the driver's node.
         model: the files; None if every node has them.
         cache: this node's folder for models; None: a folder in the temporary directory.
 

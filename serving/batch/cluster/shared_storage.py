@@ -1,8 +1,8 @@
 """The storage that a cluster must share with an installation: checked before and inside a job.
 
-A dashboard on loopback may belong to a cluster on other machines, behind a forwarded port, and a
-folder of the same name may be another folder there. So the flow writes a file beside the tables,
-which the job must find.
+A dashboard on loopback may belong to a cluster on other machines, behind a forwarded port. A folder
+of the same name may be another folder on these machines. So the flow writes a file into the folder
+of the tables, and the job must find this file.
 """
 
 from contextlib import suppress
@@ -14,7 +14,7 @@ from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job_state import JOBS
 
 LOCAL = ("", "file")
-"""Schemes of folders; a URI with another scheme is the same storage everywhere."""
+"""URI schemes of folders. A URI with another scheme names the same storage on every machine."""
 
 
 def require_shared(installation: Installation, source: str | None) -> None:
@@ -25,7 +25,8 @@ def require_shared(installation: Installation, source: str | None) -> None:
         source: the input; None: a table.
 
     Raises:
-        InputError: the cluster cannot reach it, or the address of MLflow contains a password.
+        InputError: the cluster cannot reach MLflow, the tables or the input. Or the address of
+            MLflow contains a password.
     """
     registry = urlsplit(installation.tracking_uri)
     if registry.password:
@@ -67,14 +68,14 @@ def leave_proof(table: str, submission: str) -> None:
 
 
 def take_proof(table: str, submission: str) -> None:
-    """Delete the file that the flow has written; raise if it is not here.
+    """Delete the file that the flow has written; raise if this machine does not see the file.
 
     Args:
         table: URI of the output.
         submission: the job's id.
 
     Raises:
-        InputError: the file is not here.
+        InputError: this machine does not see the file.
     """
     if _is_folder(table) and _jobs(table).read_json(f"{submission}.json") is None:
         raise InputError(

@@ -30,7 +30,7 @@ class InputPaths:
     """The files that a source refers to.
 
     Attributes:
-        format: `parquet`, `csv` or `jsonl`; a Delta table is the Parquet files of its version.
+        format: `parquet`, `csv` or `jsonl`; for a Delta table, `parquet`.
         paths: files, folders or URIs.
         table: the Delta table that the files belong to; None if they belong to none.
     """
@@ -81,7 +81,7 @@ class Input:
 
     @property
     def words(self) -> str:
-        """A description, in one line."""
+        """A description of the input, in one line."""
         if self.from_table:
             return f"{self.source} version {self.manifest['version']}"
         match self.manifest["files"]:
@@ -163,7 +163,7 @@ def find_paths(source: str) -> InputPaths:
 
 
 def _list_files(source: str, found: InputPaths) -> list[tuple[File, Constants]]:
-    """Return the files of paths and of folders, with the columns from their folders' names.
+    """Return the files of a source, each with the columns that its folders' names give.
 
     Raises:
         InputError: there are no files, or one is empty.
@@ -189,7 +189,7 @@ def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]
             raise InputError(
                 f"a file of the Delta table {found.table.table_uri} is missing",
                 seen=root,
-                valid="all files that its log names",
+                valid="all files that the table's log names",
                 hint="restore the file, or remove it from the table's log with deltalake's repair",
             )
         root = resolve(found.table.table_uri, Path.cwd())[1]

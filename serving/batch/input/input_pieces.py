@@ -73,8 +73,8 @@ class Piece(ABC):
 class TextPiece(Piece):
     """A whole file, such as CSV or JSON Lines, that is read by the same code as in ingestion.
 
-    So a cell means the same in both. A line that cannot be read is one row with an error, and does
-    not end the job.
+    So a cell means the same here and in ingestion. A line that cannot be read is one row with an
+    error, and does not end the job.
 
     Attributes:
         format: a name of `FILE_FORMATS`.
@@ -195,12 +195,15 @@ def _split_file(
 def declared_keys(
     rows: pa.RecordBatch | pa.Table, key: Sequence[str], dataset_columns: Sequence[Column]
 ) -> pa.Array | None:
-    """Return the rows' keys: their own `_key`, or the key columns, joined; None without either.
+    """Return the keys of rows: the column `_key`. Without this column: the key columns, joined.
 
     Args:
         rows: the rows as they were read.
         key: the key columns.
         dataset_columns: the columns of the dataset.
+
+    Returns:
+        None if there is no `_key` and there are no key columns.
     """
     if KEY in rows.schema.names:
         return cast(cells_of(rows, KEY), Column(KEY, "string")).values
@@ -219,7 +222,7 @@ def cells_of(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
 
 
 def _key_cells(cells: pa.Array, name: str, dataset_columns: Sequence[Column]) -> pa.Array:
-    """Return cells as the text that ingestion writes; a cell of another type keeps its text."""
+    """Return cells as the text that ingestion writes; a cell of the wrong type keeps its text."""
     text = cast(cells, Column(name, "string")).values
     column = next((column for column in dataset_columns if column.name == name), None)
     if column is None:

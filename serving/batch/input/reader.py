@@ -56,7 +56,7 @@ def find_remaining(
 
 
 def load_of(remaining: Sequence[RemainingPiece], actors: int) -> Load:
-    """Return the amount of work in pieces.
+    """Return the size of the remaining input, and the number of actors that share it.
 
     Args:
         remaining: the pieces.
@@ -86,7 +86,7 @@ class RemainingRows(Datasource):
         per_task_row_limit: int | None = None,
         data_context: ray.data.DataContext | None = None,
     ) -> list[ReadTask]:
-        """Return tasks that read whole pieces, one each unless there are more than `parallelism`.
+        """Return tasks that read the pieces: one for each piece, but at most `parallelism` tasks.
 
         Args:
             parallelism: the largest number of tasks.

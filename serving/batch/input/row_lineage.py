@@ -22,7 +22,7 @@ LINEAGE = "_lineage"
 """Folder in an output table, which readers of Delta tables ignore; it has a file for each job."""
 FILE = "__filename"
 MOST = 100
-"""Largest number of rows returned for a key: without own keys, equal rows share a key."""
+"""Largest number of rows returned for a key. If an input has no keys, equal rows share a key."""
 
 
 @dataclass(frozen=True)

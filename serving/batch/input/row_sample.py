@@ -20,7 +20,7 @@ from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.reconcile_rows import DUPLICATE_KEY, NO_ROWS
 
 FEW = 8
-"""Number of pieces whose beginning is read again; more only if these have too few rows."""
+"""Number of pieces to sample, each from its beginning; more only if these have too few rows."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_examples(
 
 
 def fill_duplicates(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
-    """Return the dead letters, with the whole row added to those that have a duplicate key.
+    """Return the dead letters, and add the whole row to each one that has a duplicate key.
 
     A row that is dead for another reason was recorded when it was read. Duplicate keys are known
     only when all rows are written.
@@ -122,7 +122,7 @@ def choose_rows(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: in
 
 
 def _select_early(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
-    """Return those of the rows that are at the beginning of one of the pieces."""
+    """Return the rows that are at the beginning of one of the pieces."""
     firsts = np.array([piece.row for piece in pieces], np.int64)
     reach = [CHUNK_ROWS if p.rows is None else min(CHUNK_ROWS, p.rows) for p in pieces]
     piece = np.searchsorted(firsts, rows, side="right") - 1
@@ -133,7 +133,9 @@ def _select_early(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
 def _read_again(
     pieces: Sequence[Piece], columns: Sequence[str], wanted: RowNumbers
 ) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
-    """Yield the wanted rows in batches, each with its `ROW`s; stop reading a piece after its last.
+    """Yield the wanted rows in batches, each with its `ROW`s.
+
+    Reading a piece stops after the piece's last wanted row.
 
     Args:
         pieces: the pieces of the input, in order.

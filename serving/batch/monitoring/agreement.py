@@ -1,4 +1,4 @@
-"""Compares the answers of a batch job with those of the live model; no effects."""
+"""Compares the answers of a batch job with those of the live model, without side effects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError
 
 TOLERANCE = 1e-4
-"""For float32 rounding: a share of the number, or of the target's standard deviation if larger."""
+"""Allowed difference for float32 rounding: a share of the number, or of the target's standard
+deviation if this is larger.
+"""
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 """The character that a decoder writes for the bytes of an incomplete character."""
 SHOWN = 3
@@ -19,12 +21,12 @@ SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True)
 class Difference:
-    """How the live model's answer to one row differs from the one that was written.
+    """How the live model's answer to one row differs from the job's answer.
 
     Attributes:
-        share: 0 if they agree, 1 if they do not; for texts that need not be equal, the share after
-            their first difference.
-        distance: absolute difference of two numbers; None for texts, and if one is not finite.
+        share: 0 if the answers agree, 1 if they do not. For texts that need not be equal: the share
+            of the text after the first difference.
+        distance: absolute difference of two numbers; None for texts, or if not finite.
         text: both answers in words; empty if they agree.
     """
 
@@ -41,9 +43,10 @@ class Agreement:
         sample: number of rows in the sample.
         compared: number of rows that were compared.
         disagreed: number of rows with different answers.
-        share: mean share that differs over the compared rows, which must stay below the limit.
+        share: mean of `Difference.share` over the compared rows, which must not exceed the limit.
         largest: largest difference of two numbers; None for texts.
-        admitted: largest share that a low-precision variant may change anyway.
+        admitted: share of answers that a low-precision variant may change; the limit is never
+            below it.
         endpoint: the server of the live model.
         reason: why some or all rows were not compared; empty if all were.
         examples: some rows with different answers, by their `_key`, with both answers.
@@ -128,7 +131,7 @@ def require_agreement(found: Agreement, most: float, model: str, version: int) -
             f"{found.disagreed} of {found.compared} answers differ from those of the live {model} "
             f"version {version}; nothing was committed",
             seen=f"a share of {found.share:.2%} at {found.endpoint}; {'; '.join(found.examples)}",
-            valid=f"at most {limit:.2%} of the sample, batch.max_disagreement",
+            valid=f"at most {limit:.2%} of the sample (batch.max_disagreement)",
             hint=f"find out which answers are right, also with `millrace certify {model}`; with a "
             "higher batch.max_disagreement the same command commits the rows already scored",
         )
@@ -140,7 +143,7 @@ def number_difference(written: float, live: float, tolerance: float, scale: floa
     Args:
         written: the job's number.
         live: the live model's number.
-        tolerance: largest allowed difference, without rounding.
+        tolerance: largest allowed difference, apart from float32 rounding.
         scale: standard deviation of the target.
     """
     distance = abs(written - live)
@@ -159,7 +162,7 @@ def class_difference(
         score: the job's probability of that label.
         live: `[classes]`, the live model's probabilities.
         labels: the labels of the classes.
-        tolerance: largest allowed difference of a probability, without rounding.
+        tolerance: largest allowed difference of a probability, apart from float32 rounding.
     """
     own, best = labels.index(written), int(live.argmax())
     distance = _finite_or_none(abs(score - float(live[own])))

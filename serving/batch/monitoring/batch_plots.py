@@ -30,12 +30,13 @@ NAMES: dict[Unit, str] = {
 def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
     """Draw the PSI of every column, the largest on top, and the limit as a line.
 
-    The line includes the PSI that a column has by chance alone: a bar is over it, and red, if
-    `Drift.exceeds` is true. A bar far over it is cut; each PSI is written beside its bar.
+    The line includes the PSI that a column has by chance alone. A bar crosses the line, and is red,
+    if `Drift.exceeds` is true. A bar far over the line is cut, so each PSI is written beside its
+    bar.
 
     Args:
         drifts: the drift of each column; the 30 largest are drawn.
-        limit: largest PSI above the PSI that is expected by chance.
+        limit: largest allowed PSI above the PSI that is expected by chance.
     """
     ranked = sorted(drifts, key=lambda drift: -drift.excess)
     shown = ranked[:MOST_COLUMNS]
@@ -63,11 +64,12 @@ def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
 
 
 def shares_figure(columns: Sequence[tuple[Bins, Counts]]) -> Figure:
-    """Draw the shares of the bins in training and in the job, of the six columns that drift most.
+    """Draw each bin's share of the training rows and of the job's rows, for six columns.
 
     Args:
-        columns: the bins of each column, and the job's rows in each bin, int `[bins]`. Of a
-            category with many values, those with the most rows are drawn, and the others as one.
+        columns: the bins of each column, and the job's rows in each bin, int `[bins]`. The six
+            columns that drift most are drawn. For a category with many values, each value with a
+            large share has its own bar, and all other values share one bar.
     """
     found = [(drift_of(bins, counts), bins, counts) for bins, counts in columns]
     worst = sorted(found, key=lambda each: -each[0].excess)[:WORST]
@@ -131,7 +133,7 @@ def _cut(text: str, most: int = NAME) -> str:
 
 
 def throughput_figure(samples: Sequence[Sample]) -> Figure:
-    """Draw throughput over time: of input tokens and of output tokens, or of rows.
+    """Draw throughput over time: of input and output tokens; of rows if there are no tokens.
 
     Args:
         samples: the job's samples, the earliest first.
@@ -151,11 +153,11 @@ def throughput_figure(samples: Sequence[Sample]) -> Figure:
 def runs_figure(
     runs: Sequence[tuple[datetime, float, float | None]], unit: Unit = "tokens"
 ) -> Figure:
-    """Draw the throughput of the last runs per day, from end to end and steady.
+    """Draw the throughput per day of the last runs: from end to end, and steady.
 
     Args:
-        runs: start, throughput per day from end to end, and steady throughput per day (None if
-            unknown) of each run.
+        runs: three values of each run: its start, its throughput per day from end to end, and its
+            steady throughput per day (None if unknown).
         unit: what was counted.
     """
     figure = Figure(figsize=(9, 3.8), layout="constrained")

@@ -57,12 +57,12 @@ class Bins:
     def of(cls, column: Column, statistics: ColumnStatistics) -> "Bins | None":
         """Return the bins of a column of the training snapshot.
 
-        Numbers are cut in tenths, at the histogram's edges nearest to the deciles. Only at an edge
-        the number of rows on either side is known exactly, so that the training rows have no drift
-        from themselves. There are fewer bins if several deciles are nearest to one edge.
+        Numbers are cut into tenths, at the histogram's edges nearest to the deciles. The number of
+        rows on either side of an edge is known exactly, so the training rows have no drift from
+        themselves. There are fewer bins if several deciles are nearest to one edge.
 
         Returns:
-            None if there is nothing to compare: text, strings, vectors, no rows.
+            None if there is nothing to compare: a column of text, strings or vectors, or no rows.
         """
         if not statistics.rows:
             return None
@@ -142,7 +142,7 @@ class Drift:
 
     @property
     def excess(self) -> float:
-        """PSI above what is expected by chance; negative if there is less."""
+        """The PSI minus `noise`, the PSI that is expected by chance."""
         return self.psi - self.noise
 
     def exceeds(self, limit: float) -> bool:
@@ -235,10 +235,10 @@ def noise(bins: int, trained: int, rows: int) -> float:
 
 
 def _floor(trained: int, rows: int) -> float:
-    """Return the smallest share for PSI: `EPSILON`, or the share of half a row if there are few.
+    """Return the smallest share for PSI: `EPSILON`, or half a row's share if rows are few.
 
     If a bin is empty in a sample of twenty rows, its true share may be far above a ten-thousandth.
-    With that share, PSI would be two to three times its expected noise by chance alone. Counting
+    With `EPSILON`, PSI would be two to three times its expected noise by chance alone. Counting
     half a row for an empty cell goes back to Haldane 1956 and Anscombe 1956, on estimating binomial
     relations.
     """

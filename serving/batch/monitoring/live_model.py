@@ -70,7 +70,8 @@ def compare_examples(
         seconds: time limit for all rows.
 
     Returns:
-        The differences, each with the row's `_key`; and why some are missing; empty if none is.
+        The differences, each with the row's `_key`. The reason why some rows were not compared;
+        empty if all rows were compared.
     """
     found: list[tuple[str, Difference]] = []
     reason, deadline = "", time.monotonic() + seconds

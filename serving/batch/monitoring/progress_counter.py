@@ -39,7 +39,9 @@ class ActorProgress:
 
 
 OnWork = Callable[[Sample, Mapping[str, ActorProgress], int], None]
-"""Callback with the work written so far, each actor's progress, and the rows of earlier runs."""
+"""Callback with the work written so far, each actor's progress, and the number of rows that earlier
+runs wrote.
+"""
 
 
 class ProgressCounter:
@@ -72,7 +74,7 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class Meter:
-    """The counter of one run, for its actors and its driver.
+    """The counts of one run in the `ProgressCounter`, for the run's actors and its driver.
 
     Attributes:
         counter: the handle of the `ProgressCounter`.

@@ -16,7 +16,7 @@ SECONDS_PER_HOUR = 3_600
 SHORT_SECONDS = 600.0
 """A number per day from a shorter run is marked as an extrapolation."""
 STEADY = (0.1, 0.9)
-"""Shares of the work: start-up ends at the first, and the tail begins at the second."""
+"""Shares of the work: start-up ends at 10% of the work, and the tail begins at 90%."""
 LEAST_COMMITS = 3
 """A rate needs at least two intervals between commits."""
 WINDOW_SECONDS = 60.0
@@ -29,7 +29,7 @@ class Work:
     """Work that is written and committed.
 
     Attributes:
-        rows: rows.
+        rows: number of rows.
         tokens_in: tokens of the prompts that were read.
         tokens_out: tokens that were generated.
     """
@@ -57,7 +57,7 @@ class Work:
         return "tokens" if self.tokens else "rows"
 
     def count(self, unit: Unit) -> int:
-        """Return the amount in `unit`."""
+        """Return the number of rows or tokens, as `unit` says."""
         return int(getattr(self, unit))
 
 
@@ -66,7 +66,7 @@ class Sample:
     """The work that was committed up to a time.
 
     Attributes:
-        seconds: seconds since the start of the job, when there is no work yet.
+        seconds: seconds since the start of the job.
         work: work since the start; never less than in an earlier sample.
     """
 
@@ -80,7 +80,7 @@ class Throughput:
 
     Attributes:
         unit: what is counted.
-        count: the whole work, in `unit`.
+        count: all the work of the job, in `unit`.
         seconds: duration of the job.
         steady: rate per second without start-up and tail; None if there are too few commits.
         peak: rate per second in the best window; None if the job was shorter than the window.
@@ -100,8 +100,8 @@ class Forecast:
     Attributes:
         seconds_left: seconds until the end.
         ends_at: expected time of the end.
-        late_by: seconds from the deadline to the end, negative if it ends before; None without a
-            deadline.
+        late_by: seconds from the deadline to the end; negative if the job ends before the deadline.
+            None without a deadline.
     """
 
     seconds_left: float
@@ -119,8 +119,8 @@ def throughput(samples: Sequence[Sample], window_seconds: float = WINDOW_SECONDS
 
     Args:
         samples: samples of the whole job, the earliest first; the last one at the job's end.
-        window_seconds: length of the window of the peak; several times the interval between two
-            commits.
+        window_seconds: length of the window of the peak, which should be several times the interval
+            between two commits.
     """
     end = samples[-1] if samples else Sample(0.0, Work())
     unit = end.work.unit
@@ -151,14 +151,15 @@ def unit_of(samples: Sequence[Sample]) -> Unit:
 def steady(samples: Sequence[Sample], unit: Unit | None = None) -> float | None:
     """Return the rate per second between 10% and 90% of the work.
 
-    It is measured from the first to the last commit in between, without start-up and tail.
+    The rate is measured from the first commit to the last commit in this range, without start-up
+    and tail.
 
     Args:
         samples: the earliest first.
         unit: what to count; None: tokens, or rows if there are no tokens.
 
     Returns:
-        None if fewer than three commits are in between.
+        None if fewer than three commits are in this range.
     """
     unit = unit or unit_of(samples)
     commits = commits_of(samples, unit)
@@ -194,19 +195,19 @@ def peak(
 
 
 def seconds_left(samples: Sequence[Sample], total: int, unit: Unit | None = None) -> float | None:
-    """Return the seconds that the rest takes, at the rate of the later half of the time so far.
+    """Return the seconds until the job ends, at the rate of the second half of the time so far.
 
     The time since the last commit counts only if it is longer than every other interval in that
     half. So work that is not committed yet does not look like a standstill, and a real standstill
     is noticed.
 
     Args:
-        samples: the earliest first; the last one is the current one.
+        samples: the earliest first; the last one is the current state.
         total: all the work, in `unit`.
         unit: what to count; None: tokens, or rows if there are no tokens.
 
     Returns:
-        None before there are three commits, including the start.
+        None if there are fewer than three commits; the start of the job counts as a commit.
     """
     unit = unit or unit_of(samples)
     commits = commits_of(samples, unit)
@@ -240,10 +241,10 @@ def forecast(
     deadline: datetime | None = None,
     unit: Unit | None = None,
 ) -> Forecast | None:
-    """Return the forecast of a job's end; None if there are too few samples.
+    """Return the forecast of a job's end; None if there are too few commits for a rate.
 
     Args:
-        samples: the earliest first; the last one is the current one.
+        samples: the earliest first; the last one is the current state.
         total: all the work, in `unit`.
         now: the time of the last sample.
         deadline: when the job must end, with a time zone if `now` has one.
@@ -270,7 +271,7 @@ def commits_of(samples: Sequence[Sample], unit: Unit) -> list[tuple[float, int]]
 
 
 def _rate(commits: Sequence[tuple[float, int]]) -> float | None:
-    """Return the rate from the first commit to the last; None if there are too few."""
+    """Return the rate from the first commit to the last; None if there are too few commits."""
     if len(commits) < LEAST_COMMITS:
         return None
     (began, before), (ended, after) = commits[0], commits[-1]

@@ -38,7 +38,7 @@ NO_ROOM = "the engine's cache has no room for the answer"
 
 @dataclass(frozen=True)
 class EnginePrompt:
-    """One prompt.
+    """One prompt as tokens, with its sampling parameters.
 
     Attributes:
         ids: the tokens of the prompt.
@@ -59,7 +59,7 @@ class EngineAnswer:
 
     Attributes:
         text: the answer.
-        reason: `stop` or `length`.
+        reason: why the answer ended: `stop` or `length`.
         tokens: number of generated tokens.
         fault: why there is no answer; None if there is one.
     """
@@ -78,7 +78,8 @@ class Engine:
         properties: OpenVINO properties that the variant sets.
         threads: threads of the engine; 0: all cores.
         sequences: largest number of answers at a time.
-        batched_tokens: largest number of tokens of one step; None: OpenVINO GenAI chooses.
+        batched_tokens: largest number of tokens in one iteration of the engine; None: OpenVINO
+            GenAI chooses.
         cache_size_gib: size of the cache of keys and values, in GiB.
     """
 
@@ -152,7 +153,7 @@ class Engine:
         ]
 
     def _read(self, handle: Any, ids: list[int]) -> str | None:
-        """Append the new tokens of an answer; return why it ended, None while it has not."""
+        """Append an answer's new tokens to `ids`; return why it ended, or None if it has not."""
         none, length = (
             self._genai.GenerationFinishReason.NONE,
             self._genai.GenerationFinishReason.LENGTH,
@@ -199,7 +200,8 @@ class PromptJob(Prompts):
     Attributes:
         threads: threads of each engine; 0: all cores.
         max_num_seqs: largest number of answers that an engine works on at a time.
-        max_num_batched_tokens: largest number of tokens of one step; None: the engine chooses.
+        max_num_batched_tokens: largest number of tokens in one iteration of the engine; None: the
+            engine chooses.
         cache_size_gib: size of each engine's cache of keys and values, in GiB.
         batch_size: prompts that an engine gets at a time, the longest first.
     """
@@ -211,7 +213,7 @@ class PromptJob(Prompts):
     batch_size: int = 256
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the other settings that change the answers."""
+        """Return the settings besides model and key that change the answers."""
         return {**super().parameters(), "openvino_genai": version("openvino-genai")}
 
     def blocks(self, load: Load) -> Blocks:

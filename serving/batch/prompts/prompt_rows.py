@@ -52,12 +52,12 @@ class Sampling:
 
 
 PROMPT = "prompt"
-"""Column of the encoded rows with the prompt, whatever its name in the input; for a chat, the text
-that the chat template makes of the messages."""
+"""Column with the prompt in the encoded rows, whatever the column's name in the input. For a chat,
+the text that the chat template makes of the messages."""
 IS_CHAT = "is_chat"
 """Column of the encoded rows: whether the prompt is a chat."""
 CHARACTERS = 64
-"""Largest number of characters of a prompt for each token of the context; else it is refused."""
+"""Largest number of characters in a prompt per token of the context; a longer one is refused."""
 SEED_STEP = 0x9E3779B1
 SEED_SPACE = 2**32
 OUTPUT = pa.schema(
@@ -75,7 +75,7 @@ OUTPUT = pa.schema(
 
 @dataclass(frozen=True)
 class Prompts:
-    """A batch job of prompts, as far as it does not depend on the engine.
+    """The part of a batch job of prompts that does not depend on the engine.
 
     Attributes:
         model: the registered model.
@@ -84,8 +84,8 @@ class Prompts:
         variant: the folder of the version's files, on the node of the driver.
         prompt: the column with the prompts.
         sampling: how answers are sampled.
-        key: columns that identify a row; a hash of the prompt when empty.
-        dataset_columns: the columns of the dataset; empty if it is not known.
+        key: columns that identify a row; if empty, a hash of the prompt is the key.
+        dataset_columns: the columns of the dataset; empty if the dataset is not known.
         output_bins: drift bins of the lengths of prompts and answers, in tokens.
         template: the model's chat template; None if it has none.
     """
@@ -103,7 +103,7 @@ class Prompts:
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """Empty: the drift of prompts is that of their lengths, which are columns of the output."""
+        """Empty: the drift of prompts is the drift of their lengths, a column of the output."""
         return ()
 
     @property
@@ -144,7 +144,7 @@ class Prompts:
         return replace(self, variant=folder)
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the other settings that change the answers."""
+        """Return the settings besides model and key that change the answers."""
         columns = [asdict(column) for column in self.dataset_columns]
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": columns}
 
@@ -194,7 +194,10 @@ class Prompts:
         return cast(cells, Column(self.prompt, "messages" if is_chat else "string"))
 
     def _render_chats(self, chats: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the prompts of chats, and the template's reasons to refuse some, or null."""
+        """Return the prompts of chats, and the reasons why chats are refused.
+
+        A refused chat has null as its prompt; any other chat has null as its reason.
+        """
         prompts: list[str | None] = []
         refusals: list[str | None] = []
         for chat in chats.to_pylist():
@@ -235,13 +238,13 @@ class Prompts:
 
 
 def chats_among(rows: pa.Table) -> list[bool]:
-    """Return which of the encoded rows have a chat's prompt."""
+    """Return for each of the encoded rows whether its prompt is a chat."""
     marked = IS_CHAT in rows.column_names
     return rows[IS_CHAT].to_pylist() if marked else [False] * len(rows)
 
 
 def context_of(variant: Path) -> int:
-    """Return the model's context: the tokens that prompt and answer may have together.
+    """Return the model's context: the largest number of tokens of prompt and answer together.
 
     Raises:
         WorkError: the model's config does not give the context.
@@ -261,12 +264,12 @@ def is_readable(text: str, context: int) -> bool:
 
 
 def fault_in(text: str, ids: Sequence[int], context: int) -> str | None:
-    """Return why a prompt cannot be answered, or None.
+    """Return why a prompt cannot be answered; None if it can be answered.
 
     Args:
         text: the prompt.
         ids: its tokens; empty if the text is too long to be tokenized.
-        context: tokens that prompt and answer may have together.
+        context: largest number of tokens of prompt and answer together.
     """
     if not is_readable(text, context) or len(ids) >= context:
         return f"the prompt is longer than the model's context of {context} tokens"

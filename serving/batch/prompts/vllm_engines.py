@@ -1,4 +1,4 @@
-"""vLLM's engines: arguments, tokens, their number on Ray's GPUs, the Python that has vLLM."""
+"""vLLM's engines: arguments, end tokens, the number of engines, and the Python that has vLLM."""
 
 import json
 import os
@@ -23,7 +23,9 @@ SECONDS = 600
 SOME_OF_A_GPU = 0.01
 """Share of a GPU that a task reserves, so that Ray runs it on a machine with a GPU."""
 NO_USAGE_STATS = {"VLLM_NO_USAGE_STATS": "1"}
-"""DO_NOT_TRACK is set already, to a value that vLLM does not read as true."""
+"""Turns vLLM's usage statistics off. DO_NOT_TRACK is set too, to a value that vLLM does not read as
+true.
+"""
 QUESTION = (
     "import json, platform, ray, ray.data.llm, vllm; print(json.dumps("
     "{'python': platform.python_version(), 'ray': ray.__version__, 'vllm': vllm.__version__}))"
@@ -40,14 +42,14 @@ def engine_arguments_of(
 ) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's engine for a batch job.
 
-    They are those of the live engine, so that both fit beside each other. But nobody waits for a
-    single answer, so there are more answers at a time, and there is no draft model, which speeds up
-    single answers and slows down many.
+    The arguments are those of the live engine, so that both engines fit beside each other. But
+    nobody waits for a single answer of a batch job. So more answers are in progress at a time. And
+    there is no draft model: it speeds up single answers, but slows down many answers at a time.
 
     Args:
         variant: the folder of the model's files, absolute.
         generation: how the model is served.
-        batched_tokens: largest number of tokens of one step; None: vLLM chooses.
+        batched_tokens: largest number of tokens in one iteration of the engine; None: vLLM chooses.
     """
     most = max(generation.max_num_seqs, MAX_NUM_SEQS)
     night = generation.model_copy(
@@ -68,7 +70,7 @@ def tokenizer_of(variant: Path) -> Any:
 
 
 def ends_of(variant: Path) -> frozenset[int]:
-    """Return the tokens at which vLLM ends an answer: the tokenizer's end, and the config's.
+    """Return the tokens at which vLLM ends an answer: the end tokens of tokenizer and config.
 
     As in `SamplingParams.update_from_generation_config` of vLLM 0.32.
 
@@ -100,7 +102,7 @@ def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
     raise InputError(
         "there are too few GPUs for vLLM" if there else "there is no GPU for vLLM",
         seen=f"Ray has {there or 'no'} GPU{'s' * (there > 1)}",
-        valid=f"{engines * gpus_each}: batch.num_actors engines ({engines}) of "
+        valid=f"at least {engines * gpus_each}: batch.num_actors ({engines}) times "
         f"serving.generation.tensor_parallel_size ({gpus_each})",
         hint=FEWER if there else ELSEWHERE,
     )
@@ -132,7 +134,7 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
         seconds: time limit to get a GPU and to import vLLM.
 
     Raises:
-        InputError: that Python cannot import vLLM, or the versions of Ray or Python differ.
+        InputError: vLLM is missing, or Ray or Python has another version than in this process.
         TransientError: there was no answer in time.
     """
     options = {"num_cpus": 0, "num_gpus": SOME_OF_A_GPU, "max_retries": 0}
@@ -142,7 +144,7 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
     except ray.exceptions.RayError as error:
         ray.cancel(task, force=True)
         raise TransientError(
-            "no machine with a GPU could be asked for its version of vLLM",
+            "the version of vLLM on the machines with a GPU could not be read",
             seen=f"no answer in {seconds:g} s"
             if isinstance(error, ray.exceptions.GetTimeoutError)
             else str(error).partition("\n")[0],
@@ -152,10 +154,14 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
 
 
 def inspect_python(python: Path | None) -> dict[str, str]:
-    """Return the versions of vLLM, Ray and Python here, or the `fault`; in a task of Ray.
+    """Return the versions of vLLM, Ray and Python on this machine; runs in a task of Ray.
 
     Args:
         python: as for `runtime_env_of`.
+
+    Returns:
+        The versions, by the names `vllm`, `ray` and `python`. Or only `fault`: why the versions
+        cannot be read.
     """
     command = [str(python or sys.executable), "-c", QUESTION]
     environment = {**os.environ, **NO_USAGE_STATS}
@@ -171,7 +177,7 @@ def inspect_python(python: Path | None) -> dict[str, str]:
 
 
 def require_versions(found: Mapping[str, str], python: Path | None) -> str:
-    """Return the version of vLLM.
+    """Return the version of vLLM, after a check of the versions of Ray and Python.
 
     Args:
         found: what `inspect_python` returned.
@@ -189,7 +195,7 @@ def require_versions(found: Mapping[str, str], python: Path | None) -> str:
         fault = f"Python {others['python']} with ray {others['ray']}"
     raise InputError(
         "the Python environment of vLLM cannot be used for the batch job",
-        seen=f"{fault}, by {python or 'the Python of Ray'}",
+        seen=f"{fault}, reported by {python or 'the Python of Ray'}",
         valid=f"Python {own['python']} with vllm and ray[data]=={own['ray']}",
         hint="install them in one environment on every machine with a GPU, and set "
         "MILLRACE_VLLM_PYTHON to its Python",

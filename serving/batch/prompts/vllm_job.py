@@ -51,13 +51,15 @@ FAULT = "__inference_error__"
 REFUSALS = ("VLLMValidationError", "ValueError")
 """Exceptions of vLLM about a prompt; any other one is a fault of the engine or of Millrace."""
 BLOCK_BYTES = 256 * 1024
-"""Size of a block in Ray, where answers carry all their tokens; a kill costs the blocks that the
-engines work on."""
+"""Size of a block in Ray, in bytes. An answer in a block has all its tokens. A kill loses the work
+of the blocks that the engines work on."""
 BATCHES = 4
-"""Batches that an engine has at a time, or more if batches are small. A batch is replaced only when
-its last answer is done; until then the other batches keep the engine full."""
+"""Smallest number of batches that an engine has at a time; more if batches are small. A batch is
+replaced only when its last answer is done; until then the other batches keep the engine full."""
 NO_STATISTICS = {"disable_log_stats": True}
-"""Because Ray 2.60 cannot append a batch with statistics to a batch where every row failed."""
+"""Turns statistics off: Ray 2.60 cannot append a batch with statistics to a batch where every row
+failed.
+"""
 STAGE = "vLLMEngineStage"
 ENGINES = "engines"
 """One name for all engines in the meter, because no row shows which engine answered it."""
@@ -82,14 +84,14 @@ class VllmJob(Prompts):
     batch_size: int = 256
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the other settings that change the answers."""
+        """Return the settings besides model and key that change the answers."""
         # The memory limits the context; the number of GPUs changes the order of additions.
         names = ("kv_cache_memory_bytes", "tensor_parallel_size")
         more = {name: self.arguments.get(name) for name in names}
         return {**super().parameters(), "vllm": self.vllm, **more}
 
     def blocks(self, load: Load) -> Blocks:
-        """Return the block sizes for prompts, which are always the same."""
+        """Return the block sizes, which are the same for all batches of prompts."""
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
@@ -168,10 +170,10 @@ def processor_config(job: VllmJob, variant: Path) -> Any:
 
 
 def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return Ray's options on a cluster: of the actors that tokenize, and of tasks.
+    """Return Ray's options on a cluster, for the actors that tokenize and for the tasks.
 
-    Both reserve no CPU, see `actor._read_options`. Tokenizing runs on the driver's node, where the
-    model's files are.
+    Neither reserves a CPU, see `actor._read_options`. Tokenizing runs on the driver's node, where
+    the model's files are.
     """
     task = {"num_cpus": 0}
     node = ray.get_runtime_context().get_node_id()
@@ -191,7 +193,7 @@ def _take_answers(rows: pa.Table, state: JobState, meter: Meter) -> pa.Table:
 
 @contextmanager
 def _silence_logging() -> Iterator[None]:
-    """Turn logging off while a processor is built, because that calls `ray.init` again."""
+    """Turn logging off while a processor is built, because the build calls `ray.init` again."""
     logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
     level = logger.level
     logging.disable(logging.INFO)
@@ -251,8 +253,8 @@ def split_answers(rows: pa.Table) -> Answers:
     """Split the output of ray.data.llm into answers and rows that vLLM refused.
 
     Args:
-        rows: answered rows, as `build_output_row` returns them, with an empty `FAULT`; refused
-            rows, with all columns that the engine returned. An empty block may have no columns.
+        rows: answered rows as `build_output_row` returns them, with an empty `FAULT`, and refused
+            rows with all columns that the engine returned. An empty block may have no columns.
 
     Raises:
         WorkError: a row failed for another reason than its content.

@@ -90,7 +90,8 @@ def signature_of(artifact: Artifact) -> Signature:
     """
     if ONNX_FILE not in artifact.files:
         raise InputError(
-            f"a {artifact.kind} model has no tensors of its own", valid="an ONNX graph"
+            f"a {artifact.kind} model is not an ONNX graph, so its inputs and outputs are unknown",
+            valid="a model that is one ONNX graph",
         )
     found = read_signature(artifact.files[ONNX_FILE])
     return found if artifact.tokenizer is None else of_text(found)

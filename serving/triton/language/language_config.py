@@ -1,6 +1,6 @@
 """`config.pbtxt` of a language model, for Millrace's backend `openvino_genai` and Triton's `vllm`.
 
-Inputs, outputs and files of the latter: https://github.com/triton-inference-server/vllm_backend.
+Inputs, outputs and files of `vllm`: https://github.com/triton-inference-server/vllm_backend.
 """
 
 import json
@@ -28,7 +28,7 @@ OPENVINO_INPUTS = {
     "return_num_input_tokens": pb.TYPE_BOOL,
     "return_num_output_tokens": pb.TYPE_BOOL,
 }
-"""Inputs of `openvino_genai`; all are optional, but a request needs one of the first two."""
+"""Inputs of `openvino_genai`; all are optional, but a request needs `text_input` or `messages`."""
 OPENVINO_OUTPUTS: Mapping[str, tuple[int, int]] = {
     "text_output": (pb.TYPE_STRING, -1),
     "finish_reason": (pb.TYPE_STRING, -1),
@@ -47,7 +47,7 @@ VLLM_INPUTS = {
     "return_num_input_tokens": pb.TYPE_BOOL,
     "return_num_output_tokens": pb.TYPE_BOOL,
 }
-"""Inputs of `vllm`; all but the first are optional."""
+"""Inputs of `vllm`; all but `text_input` are optional."""
 VLLM_OUTPUTS: Mapping[str, tuple[int, int]] = {
     "text_output": (pb.TYPE_STRING, -1),
     "finish_reason": (pb.TYPE_STRING, -1),

@@ -40,7 +40,7 @@ class TritonLanguage:
         )
 
     def check(self, artifact: Artifact) -> None:
-        """Raise InputError if the version splits an OpenVINO model, or has a wrong draft."""
+        """Raise InputError if an OpenVINO model is split among GPUs, or the draft is wrong."""
         if engine_of(artifact.files) == "openvino_genai":
             require_one_device(artifact.serving.generation)
         _require_draft(artifact)
@@ -69,7 +69,7 @@ class TritonLanguage:
 
 
 def _require_draft(artifact: Artifact) -> None:
-    """Raise InputError unless the version has a draft exactly if configured, and the draft fits."""
+    """Raise InputError if a draft is missing, is not configured, or does not fit the model."""
     wanted, draft = artifact.serving.generation.draft, artifact.draft
     if (wanted is None) != (draft is None):
         raise InputError(

@@ -19,7 +19,7 @@ from millrace.serving.triton.server_index import UNHEALTHY
 Messages = Sequence[Mapping[str, str]]
 FINAL = "triton_final_response"
 UNFINISHED = ("", "None")
-"""The finish reasons of an answer that has not ended; the second is vLLM's."""
+"""The finish reasons of an answer that has not ended; vLLM sends "None"."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Sampling:
         frequency_penalty: from -2 to 2; `openvino_genai` accepts only 0.
         seed: equal seeds give equal answers.
         stop: texts that end an answer; the answer does not include them.
-        max_tokens: the largest number of tokens of one answer.
-        min_tokens: the number of tokens of one answer before which it cannot end.
+        max_tokens: the largest number of tokens in one answer.
+        min_tokens: the smallest number of tokens in one answer.
         n: the number of answers to the prompt.
         ignore_eos: continue after an end-of-text token.
     """
@@ -147,7 +147,7 @@ def parse_piece(response: pb.ModelInferResponse) -> Piece | None:
 
 
 def is_last(response: pb.ModelStreamInferResponse) -> bool:
-    """Whether this is the last response, as is every error."""
+    """Whether a response is the last one of its request. Every error is."""
     return bool(response.error_message) or _is_final(response.infer_response)
 
 
@@ -165,7 +165,7 @@ EMPTY_PROMPT = "the prompt is empty"
 """Beginning of the error with which Millrace's backend answers a health check."""
 PROCESS_DIED = "the model's process died; the next release loads the model again"
 UNKNOWN_MODEL = "unknown model"
-NO_SUCH_MODEL = "there is no such model, or not this version"
+NO_SUCH_MODEL = "there is no such model or version"
 NOT_READY = ("is not ready", "is not available", "no available versions", "has no available")
 VLLM_PREFIX = "Error generating stream: "
 """The prefix of every error text of Triton's vLLM backend."""

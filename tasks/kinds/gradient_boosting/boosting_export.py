@@ -25,7 +25,10 @@ from millrace.tasks.kinds.graph.graph_train import GraphTraining
 from millrace.tasks.kinds.steps import Trained
 
 TOLERANCE = 1e-5
-"""Allowed share of the answers' range; float32 sums in another order differ by less."""
+"""Largest allowed difference of the answers, as a share of their range.
+
+Sums of the same float32 values in another order differ by less.
+"""
 PROGRAM = "millrace.tasks.kinds.gradient_boosting.boosting_onnx"
 
 

@@ -32,14 +32,14 @@ class BoostingParams:
 
     Attributes:
         n_estimators: the maximum number of trees; with several classes, for each class.
-        early_stopping_rounds: the rounds without a smaller validation loss after which training
-            ends with the trees of the best round; 0: never.
+        early_stopping_rounds: the number of rounds without a smaller validation loss after which
+            training ends. The trees up to the best round are kept. 0: training does not end early.
         learning_rate: the factor on every tree's answer.
         max_depth: the maximum depth of a tree; 0: no limit.
         subsample: the share of the rows that each tree is trained on.
         colsample_bynode: the share of the columns that each split chooses from.
-        max_cat_to_onehot: a category column with fewer values is split one value against the
-            others; a column with more is split into two sets of values.
+        max_cat_to_onehot: a category column with fewer values is split by one value against the
+            others; other category columns are split into two sets of values.
         others: further parameters, as XGBoost documents them.
     """
 

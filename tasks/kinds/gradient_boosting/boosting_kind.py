@@ -61,8 +61,8 @@ class BoostingKind(GraphKind):
         for key in OF_NETWORKS:
             if is_set(parts["training"], key):
                 yield (
-                    f"training.{key} is not supported for the family {family}; XGBoost's own "
-                    "parameters are in model.params, such as n_estimators and learning_rate"
+                    f"training.{key} is not supported for the family {family}; set "
+                    "XGBoost's parameters, such as n_estimators and learning_rate, in model.params"
                 )
         if is_set(parts["model"], "pretrained"):
             yield f"model.pretrained is not supported for the family {family}"

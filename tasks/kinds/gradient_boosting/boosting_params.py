@@ -15,7 +15,7 @@ class Numbers:
     """The valid numbers of a parameter.
 
     Attributes:
-        least: the smallest valid number, or the largest that is too small.
+        least: the lower limit, which is itself valid unless `above` is true.
         most: the largest valid number.
         above: whether `least` itself is too small.
         whole: whether only integers are valid.

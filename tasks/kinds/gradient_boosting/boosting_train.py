@@ -19,7 +19,10 @@ from millrace.tasks.kinds.steps import Prepared
 from millrace.tasks.progress import log
 
 MOST_CATEGORIES = 256
-"""Maximum values of a category to split into two sets; the ONNX converter makes a chain of them."""
+"""Most categories of a column that a split may divide into two sets.
+
+The ONNX converter turns such a split into a chain of nodes.
+"""
 
 
 def prepare_trees(
@@ -72,8 +75,8 @@ def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
 
     Args:
         given: `model.params`.
-        encoding: the encoding of the rows; a category with more than 256 values is split one value
-            against the others, which the ONNX converter can write.
+        encoding: the encoding of the rows. If a column has more than 256 categories, every split is
+            one category against the others, because the ONNX converter can convert such splits.
 
     Raises:
         InputError: a parameter is unknown, or its value is not valid.

@@ -80,8 +80,8 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """Return the bins of the model's predictions for rows of the snapshot.
 
     Returns:
-        Empty for a text model, because it is slow, and if the model can answer no row of the
-        sample. Predictions are then compared with the target.
+        Empty for a text model, because a text model is slow. Also empty if the model can answer
+        no row of the sample. Without these bins, a job's predictions are compared with the target.
     """
     if job.encoding.tokenizer is not None:
         return ()
@@ -122,7 +122,8 @@ class LiveRows:
         job: the job that scored the rows.
         ask: a function that returns the outputs for a request, with a timeout in seconds.
         tolerance: the largest allowed difference, in addition to rounding, of two answers to the
-            same row, because int8 with dynamic ranges depends on the other rows of the batch.
+            same row. Answers differ because int8 with dynamic ranges depends on the other rows of
+            the batch.
     """
 
     job: RowJob
@@ -148,7 +149,7 @@ class LiveRows:
 def live_rows(
     job: RowJob, package: Package, installation: Installation, client: TritonClient
 ) -> tuple[LiveRows, float]:
-    """Return the live model, and the share of answers that may differ by chance: none."""
+    """Return the live model, and 0.0 as the share of answers that may differ by chance."""
 
     def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
         return client.predict(job.model, request, version=job.version, timeout=seconds)

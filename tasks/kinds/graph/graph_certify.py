@@ -68,7 +68,7 @@ class LiveGraph:
         head = ("stage", "golden difference", certificate.metric_name, "loss")
         sizes = ", ".join(map(str, self.sizes))
         what = f"{certificate.golden_rows} golden rows in requests of {sizes}"
-        note = ("asked", f"{what}, and {certificate.test_rows:,} test rows")
+        note = ("sent", f"{what}, and {certificate.test_rows:,} test rows")
         return Table(head, rows, (note,), numbers=1)
 
 
@@ -150,7 +150,7 @@ class _Work:
         return np.concatenate(found)
 
     def stage(self, name: str, golden: Ask, test: Array) -> GraphStage:
-        """Return a stage: the golden batch in every request size against PyTorch, and metrics."""
+        """Return a stage: largest difference from PyTorch over golden requests, and the metric."""
         differences = [
             largest_difference(golden(part), self.answers[part])
             for part in golden_requests(len(self.golden), self.most)
@@ -185,8 +185,9 @@ def faults_of(
     for stage in (triton,) if chosen.ties else (file, triton):
         if not stage.golden_difference <= allowed:
             yield (
-                f"{stage.name}: the golden batch differs by {stage.golden_difference:.2e} from "
-                f"PyTorch, and {certificate.candidate} was certified for {allowed:.2e}"
+                f"{stage.name}: answers to the golden batch differ by "
+                f"{stage.golden_difference:.2e} from PyTorch's, and at most {allowed:.2e} is "
+                f"allowed for {certificate.candidate}"
             )
         metric = math.nan if stage.metric is None else stage.metric
         if not abs(metric - chosen.metric) <= OTHERWISE:

@@ -1,4 +1,4 @@
-"""The evidence of a `graph` version that a release needs."""
+"""The evidence that a release needs about a `graph` version."""
 
 from dataclasses import dataclass
 
@@ -83,7 +83,7 @@ class GraphEvidence:
 
 
 def graph_evidence(package: Package, installation: Installation) -> GraphEvidence:
-    """Return the evidence of a version that a release needs."""
+    """Return the evidence that a release needs about a version."""
     return GraphEvidence(graph_files(package), installation)
 
 

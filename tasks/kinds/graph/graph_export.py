@@ -56,8 +56,8 @@ class GraphExport:
         encoding: the encoding of rows as tensors.
         golden: the rows of the golden batch as they are in the snapshot.
         reference: the registered version that the certificate compares this model with.
-        answers: the chosen candidate's answers to the test split, `[rows, outputs]`, by its name;
-            set by `evidence`.
+        answers: the chosen candidate's answers to the test split, `[rows, outputs]`, by the
+            candidate's name; set by `evidence`.
     """
 
     pipeline: Pipeline
@@ -75,10 +75,11 @@ class GraphExport:
         return self.exporter.gates
 
     def candidates(self) -> Iterator[GraphCandidate]:
-        """Make and measure every variant, and refuse those that are no better than a constant."""
+        """Make and measure every variant, and refuse variants no better than a constant answer."""
         if not self.baseline.is_telling:
             log.warning(
-                "the test split has only one distinct answer, so metrics say little about a model"
+                "the test split has only one distinct target value, so metrics say little about "
+                "a model"
             )
         latency_slo_ms = self.pipeline.serving.latency_slo_ms
         for each in self.exporter.candidates(self.measured_on, latency_slo_ms):
@@ -280,7 +281,7 @@ def _calibration(
 
 
 def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
-    """Return TensorRT's options if serving uses TensorRT and this machine has a GPU, or None."""
+    """Return TensorRT's options; None if serving does not use it or this machine has no GPU."""
     accelerator = pipeline.serving.accelerator
     if accelerator is None:
         return None

@@ -86,7 +86,7 @@ class GraphKind(ModelKind):
     )
 
     def trains(self, family: str) -> bool:
-        """Return whether a family is one of this kind's, or a class of the user."""
+        """Return whether a family belongs to this kind, or is a class that the user wrote."""
         return family in self.families or ":" in family
 
     def check_dataset(self, spec: DatasetSpec, family: str) -> None:
@@ -104,7 +104,10 @@ class GraphKind(ModelKind):
         )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
-        """Load the user's own family, if it is one; torch is imported only for that."""
+        """Refuse a model whose packages are not installed, and load a family that the user wrote.
+
+        Torch is imported only for a family that the user wrote.
+        """
         if spec.family == OF_TEXT:
             require_extras(spec.family, "text")
         if spec.family not in self.families:

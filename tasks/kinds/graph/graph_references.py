@@ -41,7 +41,7 @@ def names_references(pipeline: Pipeline) -> bool:
 
 
 def pin_references(pipeline: Pipeline, installation: Installation) -> Pipeline:
-    """Check early that the versions which a training names exist.
+    """Check that the versions which a training names exist, and return the pipeline unchanged.
 
     Raises:
         InputError: a version does not exist.

@@ -125,7 +125,7 @@ def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -
 
 
 def certificate_table(certificate: GraphCertificate) -> str:
-    """Return the stages of a certificate, and the version compared with, as a Markdown table."""
+    """Return the stages of a certificate and its reference version as a Markdown table."""
     rows = [
         (
             stage.name + (" (chosen)" if stage.name == certificate.candidate else ""),

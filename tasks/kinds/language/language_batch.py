@@ -147,7 +147,7 @@ def sample_prompts(job: Prompts) -> LiveSample:
 
 @dataclass(frozen=True)
 class LivePrompts:
-    """A live language model; the job's answers are greedy.
+    """A live language model, to compare with a job whose answers are greedy.
 
     Attributes:
         job: the job that continued the prompts.

@@ -1,4 +1,4 @@
-"""A language model's last stage: golden prompts on the live server, and perplexity of its files."""
+"""The last stage of a language model's certificate: live answers, and its files' perplexity."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,10 @@ from millrace.tasks.progress import bar, log
 
 IN_FLIGHT = 32
 ROUNDING, OTHERWISE = 1e-4, 0.005
-"""Allowed relative difference of a perplexity: for exact variants, and for others."""
+"""Allowed relative differences of a perplexity from the certified one.
+
+`ROUNDING` applies if answers must equal the certified ones, and `OTHERWISE` to other variants.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,10 @@ class LiveLanguage:
         certificate: the certificate with the stage of the live Triton.
         version: the version that answered.
         endpoint: the address of the server.
-        as_certified: how many golden prompts are answered as certified, one at a time and
-            concurrently.
-        as_transformers: how many are answered as by transformers; None if its answers were not
-            stored.
+        as_certified: how many golden prompts get the certified answer, one at a time and
+            concurrently; in words.
+        as_transformers: how many golden prompts get the answer that transformers gave, in words;
+            None if the answers of transformers were not stored.
         faults: differences from the certificate; empty if there are none.
     """
 
@@ -75,7 +78,7 @@ def certify_language(
     Raises:
         InputError: the snapshot or its tokens differ from the certified ones, or files cannot be
             read.
-        WorkError: the model does not answer, or the files need more than the limits.
+        WorkError: the model does not answer, or the files need more time or memory than allowed.
         TransientError: Triton does not answer, or is too busy.
     """
     files = language_files(package)
@@ -164,8 +167,8 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
 
 
 def _inexact(name: str, live: LiveStage) -> Iterator[str]:
-    """Yield a message for each kind of wrong answers of an exact variant."""
-    whole, rule = live.prompts, f"and {name} was certified for all of them"
+    """Yield a message if answers differ from the certified ones, or from those of transformers."""
+    whole, rule = live.prompts, f"but all of them must be for {name}"
     if min(live.certified_alone, live.certified_in_flight) < whole:
         yield f"triton: {live.as_certified} are answered as certified, {rule}"
     told = (live.transformers_alone, live.transformers_in_flight)
@@ -194,7 +197,7 @@ def _open_held_out(
     certified_snapshot(installation, certificate)
     if not certificate.tokens_fingerprint or not certificate.stages:
         raise InputError(
-            "the certificate does not say which tokens it was measured on",
+            "the certificate does not say which tokens the perplexity was measured on",
             hint="run the pipeline again",
         )
     table = open_token_table(installation, certificate.dataset, certificate.tokens_fingerprint)

@@ -1,4 +1,4 @@
-"""The evidence of a language model that a release needs, and the comparison of perplexities."""
+"""The evidence that a release needs about a language model; compares perplexities of versions."""
 
 import math
 from collections.abc import Iterator
@@ -40,9 +40,12 @@ def perplexity_beside(
 ) -> float | None:
     """Return the perplexity of `other` on the test split of `one`, per token of `one`.
 
-    With the same dataset and tokenizer, this is the certified perplexity of `other`. Otherwise both
-    models compute the likelihood of the same text. Their ratio, per token of `one`, is multiplied
-    by the certified perplexity of `one`.
+    With the same dataset and tokenizer, this is the certified perplexity of `other`. Otherwise the
+    losses of both models are measured on the same text. The certified perplexity of `one` is then
+    multiplied by exp((loss of `other` - loss of `one`) / tokens of `one`).
+
+    Returns:
+        None if a certified perplexity is not known, or the text has no tokens.
 
     Raises:
         MillraceError: the text cannot be read, or a model cannot be run.
@@ -135,7 +138,7 @@ class LanguageEvidence:
                 seen=error,
                 hint="register the model again",
             ) from error
-        # Another kind of machine rounds differently, so a tie may be decided differently.
+        # Another kind of machine rounds differently, and may decide a tie of tokens differently.
         return replace(golden, exact=golden.exact and not machine)
 
     def measured(self) -> Measured:
@@ -164,7 +167,7 @@ class LanguageEvidence:
 
 
 def language_evidence(package: Package, installation: Installation) -> LanguageEvidence:
-    """Return the evidence of a version that a release needs."""
+    """Return the evidence that a release needs about a version."""
     return LanguageEvidence(language_files(package), installation)
 
 

@@ -39,8 +39,8 @@ class LanguageExport:
         installation: the installation, with the location of vLLM.
         exporter: the exporter that makes and measures variants.
         trained: the trained model to export.
-        texts: the answers to the golden prompts of each variant that can be served here, by the
-            variant's name; set when all variants were measured.
+        texts: the golden prompts and answers of each variant, by the variant's name; without
+            variants that cannot be served. Set after all variants are measured.
     """
 
     pipeline: Pipeline
@@ -55,10 +55,11 @@ class LanguageExport:
         return self.exporter.gates
 
     def candidates(self) -> Iterator[LanguageCandidate]:
-        """Make and measure every variant, and refuse those that have learnt nothing.
+        """Make and measure every variant, and refuse variants no better than a unigram model.
 
         Raises:
-            InputError: there is no held-out text, or none of its prompts has a clear answer.
+            InputError: there is no held-out text, or the continuation of every prompt has a tie of
+                likeliest tokens.
             WorkError: transformers itself cannot run the model.
         """
         # read first, because the reference is deleted with the last measured variant
@@ -160,10 +161,10 @@ def export_language(
 
 
 def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:
-    """Return the candidate, refused with a reason if it has learnt nothing.
+    """Return the candidate, refused with a reason if it is no better than a unigram model.
 
     Args:
-        candidate: the measured candidate, after its gates.
+        candidate: the measured candidate, after the check of its gates.
         unigram: the perplexity of a unigram model on the test split.
     """
     stage = candidate.stage

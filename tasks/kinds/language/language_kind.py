@@ -109,7 +109,10 @@ class LanguageKind(ModelKind):
         training = parts["training"]
         sharded = getattr(training, "parallel", "") != "ddp"
         if getattr(training, "optimizer", "") == "muon" and sharded:
-            yield "training.optimizer: muon needs whole matrices; set training.parallel: ddp"
+            yield (
+                "training.optimizer: muon needs whole weight matrices on every worker; "
+                "set training.parallel: ddp"
+            )
 
 
 def _require_one_prompt(spec: DatasetSpec, declared: str | None) -> None:

@@ -32,7 +32,7 @@ class PerplexityPoint:
 
 
 def loss_curve(history: Sequence[dict[str, Any]], baselines: Mapping[str, float]) -> Figure:
-    """Draw perplexity against tokens: of the training batches and of the validation split.
+    """Draw the perplexity of training batches and validation split against tokens trained on.
 
     Args:
         history: the metrics of every report.

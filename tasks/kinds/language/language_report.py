@@ -151,7 +151,7 @@ def _rows(
         "test perplexity",
         f"{perplexity:,.2f} (trigram model {simpler.trigram:,.1f}, "
         f"unigram model {simpler.unigram:,.1f})"
-        + ("; it has learnt nothing yet" if perplexity >= simpler.unigram else ""),
+        + ("; no better than the unigram model" if perplexity >= simpler.unigram else ""),
     )
     if simpler.base is not None:
         yield "before training", f"{simpler.base:,.2f}, of {tags.get(BASE_TAG, 'the base')}"

@@ -90,14 +90,19 @@ def prepare_decoder(
 
 
 def fetch_base(pipeline: Pipeline, installation: Installation) -> Pipeline:
-    """Fetch the base model if it is a registered version; return the pipeline with its folder.
+    """Fetch the base model if it is a registered version.
 
     Args:
         pipeline: the pipeline, with its model pinned.
         installation: the installation with the registry.
 
+    Returns:
+        The pipeline with the fetched folder as its base. If the base is not a registered version,
+        the pipeline is unchanged.
+
     Raises:
-        InputError: the version's run no longer has its checkpoint, or has another one.
+        InputError: the base's run no longer has the checkpoint, or the checkpoint has another
+            digest.
         TransientError: MLflow or its artifact store does not answer.
     """
     found = fetched_base(pipeline.model, registry_of(installation))
@@ -133,7 +138,7 @@ def make_tokens(pipeline: Pipeline, installation: Installation, snapshot: Snapsh
 
 
 def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
-    """Return the perplexities on the test split of simpler models, and of the untrained base."""
+    """Return the perplexities on the test split of simpler models and the base before training."""
     from millrace.models.language.corpus.ngram import baselines
     from millrace.models.language.held_out import base_perplexity
     from millrace.tasks.kinds.language.language_train import yield_measured_pieces

@@ -128,7 +128,7 @@ def test_the_exact_form_must_be_exact_and_others_need_not(
         assert found.reason is None
     else:
         assert reason in (exact.reason or "")
-        made_of_it = f"{EXACT_VARIANT}, its source: " if name == INT8 else ""
+        made_of_it = f"its source {EXACT_VARIANT} is inexact: " if name == INT8 else ""
         assert found.reason == f"{made_of_it}{exact.reason}"
 
 

@@ -44,7 +44,7 @@ NAN = float("nan")
         ([Attended(sliding_window=64)] * 2, 64, None),
         ([Attended(sliding_window=63), Attended()], 64, "looks back 63 tokens only"),
         ([Attended(sliding_window=64)] * 2, None, "its context is any length"),
-        ([Attended()], 64, "1 attentions for 2 layers"),
+        ([Attended()], 64, "1 attention calls for 2 layers"),
         ([Attended(), Attended(softcap=50.0)], 64, "soft-capped"),
         ([Attended(), Attended(sinks=True)], 64, "sinks"),
         ([Attended(biased=True), Attended()], 64, "a bias of its own"),

@@ -65,7 +65,7 @@ def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
         *(checkpoint, pieces, lambda: pieces, tmp_path / "forms", 1, (name,), LIMITS)
     )
     row = exporter.measure_one(name, Reference(10.0, 100, 1, 1))
-    assert row.reason == "vLLM measures it on an NVIDIA GPU, and there is none here"
+    assert row.reason == "vLLM measures this variant on an NVIDIA GPU, and this machine has none"
     assert not (tmp_path / "forms").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_group_fills_the_rows_of_all_layers(widths: tuple[int, ...], size: int
 
 
 def test_a_layer_that_no_group_divides_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"divides layers of \[48, 128\] inputs"):
+    with pytest.raises(ValueError, match=r"divides the input widths of all layers, \[48, 128\]"):
         group_size([128, 48])
 
 

@@ -26,7 +26,7 @@ def test_status_says_what_is_wrong_with_the_schedules() -> None:
     schedules = Schedules(1, faults=(ScheduleFault("/b.yaml", "gone"),), put_back=(put_back,))
     said = "\n".join(describe_status(Status(True, "/h", schedules=schedules)))
     assert "/b.yaml: gone" in said
-    assert "Millrace is restoring them" in said
+    assert "are being restored" in said
     assert "restored: score-a" in said
     assert "no pipeline file" in said
 

@@ -159,7 +159,7 @@ def test_a_network_without_layers_to_round_is_refused() -> None:
         pass
 
     spec = TrainingSpec(quantization_aware=QuantizationAwareSpec())
-    with pytest.raises(InputError, match="nothing that can be quantized"):
+    with pytest.raises(InputError, match="no layer that can be quantized"):
         require_compressible(spec, Network(ENCODING, Net()), ENCODING.input)
 
 

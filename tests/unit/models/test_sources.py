@@ -205,7 +205,7 @@ def prepare(folder: Path) -> None:
         ("empty.csv", ["is empty", "{folder}/empty.csv"]),
         ("bad.parquet", ["is not a Parquet file"]),
         ("bad.csv", ["cannot be read as CSV", "UTF-8"]),
-        ("twice.csv", ["two columns of one name"]),
+        ("twice.csv", ["two columns of the same name"]),
         ("notes.dat", ["cannot be inferred from its ending", "dataset.format"]),
         ("notes.txt", ["dataset.target", "seen: target", "valid: path, text"]),
         ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),

@@ -62,7 +62,7 @@ def test_a_graph_has_tensors_and_a_language_model_answers_in_streams(
     assert signature is not None
     assert [(each.name, each.shape) for each in signature.inputs] == [("a", (-1, 2))]
     assert triton_kind(language).signature(language) is None
-    with pytest.raises(InputError, match="a language model has no tensors of its own"):
+    with pytest.raises(InputError, match="a language model is not an ONNX graph"):
         signature_of(language)
 
 

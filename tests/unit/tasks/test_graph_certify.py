@@ -42,7 +42,7 @@ def test_rounding_is_no_fault() -> None:
 @pytest.mark.parametrize("difference", [0.0102, float("nan"), float("inf")])
 def test_a_server_that_answers_otherwise_is_told(difference: float) -> None:
     (fault,) = faults(triton=replace(INT8, golden_difference=difference))
-    assert fault.startswith("triton: the golden batch differs by")
+    assert fault.startswith("triton: answers to the golden batch differ by")
 
 
 @pytest.mark.parametrize("metric", [0.94, 0.96, None, float("nan")])
@@ -86,4 +86,4 @@ def test_the_stages_are_told_from_pytorch_to_the_live_server() -> None:
         ("onnx-int8  ← chosen", "1.00e-02", "0.9500", "+0.00%"),
         ("triton", "1.00e-02", "0.9500", "+1.23%"),
     ]
-    assert table.notes == (("asked", "32 golden rows in requests of 1, 32, and 1,000 test rows"),)
+    assert table.notes == (("sent", "32 golden rows in requests of 1, 32, and 1,000 test rows"),)

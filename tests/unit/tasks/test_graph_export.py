@@ -113,7 +113,7 @@ def test_a_test_split_of_one_answer_is_told(
     with caplog.at_level(logging.WARNING, "millrace"):
         list(replace(made, baseline=replace(BASELINE, is_telling=telling)).candidates())
     assert [each.split(",")[0] for each in caplog.messages] == (
-        [] if telling else ["the test split has only one distinct answer"]
+        [] if telling else ["the test split has only one distinct target value"]
     )
 
 

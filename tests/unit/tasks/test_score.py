@@ -176,7 +176,7 @@ def test_a_live_version_that_the_registry_has_no_longer_is_told(
     client(mlflow_places.tracking_uri).delete_model_version(version.name, "1")
     with pytest.raises(InputError, match="is live, but is no longer in the registry") as told:
         score()
-    assert f"name one of {version.name} with `--version`" in str(told.value.hint)
+    assert f"name a version of {version.name} with `--version`" in str(told.value.hint)
     assert not ray.asked
 
 

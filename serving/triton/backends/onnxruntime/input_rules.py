@@ -49,7 +49,7 @@ class InputRules:
         return found
 
     def find_faults(self, requests: Sequence[Array]) -> dict[int, str]:
-        """Return the reason of each refused request, by position: its first bad row and column.
+        """Return why each refused request is refused (its first bad row and column), by position.
 
         Args:
             requests: arrays `[rows, width]`. A request of another width is not checked, because

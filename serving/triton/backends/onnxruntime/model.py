@@ -265,7 +265,7 @@ def concatenate_feeds(feeds: Sequence[Feed]) -> Feed:
 def split_rows(array: Array, rows: Sequence[int]) -> list[Array]:
     """Split the output of a run of several requests into views with `rows` rows each."""
     if array.ndim == 0 or len(array) != sum(rows):
-        raise ValueError(f"an output has shape {array.shape} for a batch of {sum(rows)}")
+        raise ValueError(f"an output has shape {array.shape} for a batch of {sum(rows)} rows")
     return np.split(array, np.cumsum(rows)[:-1])
 
 

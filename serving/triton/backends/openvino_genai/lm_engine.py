@@ -254,7 +254,7 @@ class Engine:
     def _drop_pipeline(self, error: Exception) -> None:
         """End the running requests after the engine failed; waiting requests get a new engine."""
         self._log(f"the engine failed, and is opened again: {error!r}")
-        text = "the engine failed while answering this and other requests and restarts; try again"
+        text = "the engine failed while it answered this request, and is restarting; try again"
         for stream in list(self._running):
             self._end(stream, RequestError(UNAVAILABLE, text))
         self._pipeline, self.cache_usage = None, 0.0

@@ -140,7 +140,7 @@ def read_text(inputs: Mapping[str, Any], name: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise invalid(
-            f"{name} is not UTF-8: byte {raw[error.start]:#04x} at {error.start}"
+            f"{name} is not UTF-8: byte {raw[error.start]:#04x} at position {error.start}"
         ) from None
 
 

@@ -94,9 +94,9 @@ def parse_json(name: str, text: str) -> Any:
     except json.JSONDecodeError as error:
         raise invalid(f"{name} is not JSON: {error}") from None
     except (RecursionError, ValueError):
-        raise invalid(f"{name} is not JSON that can be read: too deep, or too long a number") from (
-            None
-        )
+        raise invalid(
+            f"{name} is JSON that cannot be read: it is nested too deeply, or a number is too long"
+        ) from None
 
 
 def describe(value: Any) -> str:

@@ -120,7 +120,12 @@ class Answer:
         self.detokenizer.ids = shown
 
     def add_text(self, known: str, text: str) -> None:
-        """Add the new text of the detokenizer's decoded windows."""
+        """Add the text of the tokens that were decoded last.
+
+        Args:
+            known: the decoded first list of `Detokenizer.windows`.
+            text: the decoded second list.
+        """
         new = self.detokenizer.new_text(known, text, is_last=self.has_ended)
         self._decoded_tokens = len(self.detokenizer.ids)
         self._text += self._stops.filter(new, is_last=self.has_ended)

@@ -184,8 +184,8 @@ class Listener:
     def keep_alive(self) -> None:
         """Send an empty part if a stream has received nothing for a second.
 
-        Triton never answers a request whose backend process died. The missing keep-alives tell the
-        client.
+        Triton never answers a request whose backend process died. Without keep-alives, the client
+        knows that the process died.
         """
         if self._request.stream and time.monotonic() - self._sent_at > KEEP_ALIVE_SECONDS:
             nothing = ("",) * self._request.sampling.n

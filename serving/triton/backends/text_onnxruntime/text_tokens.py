@@ -15,7 +15,10 @@ from tokenizers import Tokenizer
 Array = npt.NDArray[Any]
 
 CHARACTERS = 64
-"""Characters kept of a text, per token of the limit; training and batch inference use it too."""
+"""A text is cut to this number of characters for each token of the truncation length.
+
+Training and batch inference use the same number.
+"""
 MAX_TOKENS = 8192
 """Largest number of tokens in a batch, including padding; a single text may exceed it."""
 

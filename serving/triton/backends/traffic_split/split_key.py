@@ -31,8 +31,8 @@ def sticky_value(request: Any, name: str) -> bytes:
 def hash_to_share(salt: str, value: bytes) -> float:
     """Return a number in [0, 1): uniform over values, and the same for equal values.
 
-    A share that is below the weight of one step is below that of the later steps too, so a client
-    that got the candidate once gets the candidate in all later steps.
+    A share that is below the weight of one step is below the weights of later steps too. So a
+    client that got the candidate once gets the candidate in all later steps.
 
     Args:
         salt: a text that differs between rollouts, so that the shares differ too.

@@ -112,7 +112,7 @@ def test_a_piece_that_was_not_read_to_its_end_ends_the_job(counted: dict[str, in
 
 def test_a_piece_with_other_rows_than_its_file_says_ends_the_job() -> None:
     pieces = (TextPiece(FILE, 0, rows=4), PIECES[1])
-    with pytest.raises(WorkError, match="1 of another size"):
+    with pytest.raises(WorkError, match="1 do not have the expected number of rows"):
         reconcile_rows(
             pieces, COUNTED, written(f="0a 1b 2c", g="+0d +1e"), dead(), unique_keys=False
         )

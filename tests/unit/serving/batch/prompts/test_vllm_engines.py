@@ -34,7 +34,7 @@ def test_no_gpu_is_told_with_what_to_do() -> None:
         engines_of(None, 0, 2)
     told = str(caught.value)
     assert "seen: Ray has no GPU" in told
-    assert "valid: 2: batch.num_actors engines (1) of" in told
+    assert "valid: at least 2: batch.num_actors (1) times" in told
     assert "RAY_ADDRESS" in told
     assert "openvino" in told
 
@@ -73,8 +73,11 @@ def test_an_environment_that_fits_tells_its_vllm() -> None:
 @pytest.mark.parametrize(
     ("told", "seen"),
     [
-        ({"fault": "ModuleNotFoundError: No module named 'ray'"}, "No module named 'ray', by /p"),
-        ({**HERE, "ray": "2.1.0"}, "with ray 2.1.0, by /p"),
+        (
+            {"fault": "ModuleNotFoundError: No module named 'ray'"},
+            "No module named 'ray', reported by /p",
+        ),
+        ({**HERE, "ray": "2.1.0"}, "with ray 2.1.0, reported by /p"),
         ({**HERE, "python": "3.9.1"}, "Python 3.9 with"),
     ],
 )
