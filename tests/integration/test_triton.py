@@ -422,7 +422,7 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
 def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
     served.serve("restless", constant(1))
     monkeypatch.setattr(Observer, "_is_answering", lambda self, client, model, version: False)
-    monkeypatch.setattr(apply, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(apply, "MAX_ROUNDS", 2)
     outcome = served.release(restless=1)
     assert "did not converge" in str(outcome.error)
     assert "switch restless version 1" in str(outcome.error)

@@ -54,7 +54,7 @@ def test_its_forms_are_what_the_file_says() -> None:
         ("mlp", "export", {"candidates": ["openvino-int8"]}, "has no variant openvino-int8"),
         ("causal_lm", "training", {"pruning": {}}, "training.pruning"),
         ("mlp", "training", {"optimizer": "muon"}, "training.optimizer"),
-        ("causal_lm", "training", {"optimizer": "muon", "parallel": "tp"}, "whole matrices"),
+        ("causal_lm", "training", {"optimizer": "muon", "parallel": "tp"}, "whole weight matrices"),
         ("causal_lm", "rollout", {"kind": "canary"}, "rollout.kind: canary"),
         ("causal_lm", "export", {"candidates": ["onnx-fp32"]}, "has no variant onnx-fp32"),
         ("causal_lm", "serving", {"max_batch_size": 8}, "serving.max_batch_size"),
@@ -96,7 +96,7 @@ def test_a_family_that_is_none_is_said_and_not_what_does_not_go_with_it() -> Non
 def test_a_kind_is_known_by_its_name() -> None:
     assert [kind.name for kind in all_kinds()] == list(KINDS)
     assert all(kind_named(kind.name) is kind for kind in all_kinds())
-    with pytest.raises(InputError, match="not know the kind of model 'video'") as told:
+    with pytest.raises(InputError, match="not know the model kind 'video'") as told:
         kind_named("video")
     assert told.value.valid == ", ".join(KINDS)
 

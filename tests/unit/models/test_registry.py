@@ -129,7 +129,7 @@ def test_a_version_of_a_kind_that_is_not_known_is_refused(
     squares: ModelVersion, registry: Registry
 ) -> None:
     later = replace(squares, tags={**squares.tags, KIND_TAG: "video"})
-    with pytest.raises(InputError, match="not know the kind of model 'video'") as told:
+    with pytest.raises(InputError, match="not know the model kind 'video'") as told:
         registry.fetch_to_sign(later)
     assert told.value.valid == "graph, language, gradient_boosting"
 
@@ -400,7 +400,7 @@ def test_a_version_that_the_disk_has_no_room_for_is_a_fault_of_the_disk(
         WorkError, match="too little free space for the files of squares version 1"
     ) as told:
         registry.fetch(squares)
-    assert told.value.valid == f"at most 100 on the disk of {registry.cache}"
+    assert told.value.valid == f"at most 100 bytes, which are free on the disk of {registry.cache}"
     assert not told.value.transient
     assert is_disk_error(told.value)
 

@@ -81,5 +81,5 @@ def test_nothing_lies_beside_what_onnxruntime_and_openvino_serve(
 
 
 def test_a_kind_that_is_not_known_is_refused(language: Artifact) -> None:
-    with pytest.raises(InputError, match="not know the kind of model 'video'"):
+    with pytest.raises(InputError, match="not know the model kind 'video'"):
         triton_kind(replace(language, kind="video"))

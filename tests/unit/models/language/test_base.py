@@ -128,7 +128,7 @@ def test_a_version_without_a_digest_of_its_checkpoint_is_told(registered: Regist
 
 def test_another_revision_than_that_of_the_version_is_told(registered: Registered) -> None:
     version = registered.version("bases")
-    with pytest.raises(InputError, match=r"is not the one of model\.revision") as told:
+    with pytest.raises(InputError, match=r"does not have the digest in model\.revision") as told:
         pinned_base(spec(f"models:/bases/{version.version}", revision="abc"), registered.registry)
     assert told.value.valid == "sha256 abc"
 

@@ -141,7 +141,7 @@ def test_a_template_that_rewrites_what_came_before_is_told(
 ) -> None:
     last = "{{ messages | length }}" + CHATML
     tokenizer = with_template(chat_bpe, last)
-    with pytest.raises(InputError, match="differently when others follow"):
+    with pytest.raises(InputError, match="differently when other messages follow"):
         documents_of(chats(turns("a", "b", "c", "d")), CHATS, tokenizer)
 
 
