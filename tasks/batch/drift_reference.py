@@ -39,7 +39,7 @@ def bins_unless_gone(
     try:
         return counted(snapshot)
     except OSError as error:  # for example because the files were vacuumed
-        message = "the drift of lengths is not measured, because %s cannot be read: %s"
+        message = "drift is not measured, because %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ LIBRARIES = (
 which gives its handlers to Millrace's logger when it is imported."""
 VARIABLES = preferences() | {
     "GRPC_ENABLE_FORK_SUPPORT": "0",
-    "PREFECT_HOME": str(Path(tempfile.gettempdir()) / f"command-server-{os.getuid()}"),
+    "PREFECT_HOME": str(Path(sys.prefix) / ".prefect"),  # where no other user can write
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
