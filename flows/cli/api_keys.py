@@ -5,11 +5,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Annotated
 
-from millrace.flows.console import print_hint, print_piece, print_table
-from millrace.flows.settings import LOOPBACK, Settings
+import typer
+
+from millrace.flows.cli.command_setup import AsJson
+from millrace.flows.console import print_hint, print_json, print_piece, print_table
+from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.serving.openai_api import api_key
 from millrace.serving.openai_api.api_key import KEYS_FILE, ApiKey, create_secret
+
+keys = typer.Typer(
+    help="API keys of the OpenAI-compatible server: add, list, revoke.", no_args_is_help=True
+)
+
+
+@keys.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="The person or program that owns the key.")],
+    tokens_per_minute: Annotated[
+        int, typer.Option(min=1, help="Limit on prompt and answer tokens together.")
+    ] = 60_000,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key, and print its secret, which is not shown again."""
+    key = add_key(load(), name, tokens_per_minute)
+    print_json(key) if as_json else show_new_key(key)
+
+
+@keys.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """Print the names and the limits of the keys."""
+    known = list_keys(load())
+    print_json(known) if as_json else show_keys(known)
+
+
+@keys.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="The key's name.")], as_json: AsJson = False
+) -> None:
+    """Revoke a key; the server refuses it within a second."""
+    left = revoke_key(load(), name)
+    print_json(left) if as_json else show_keys(left)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from millrace.flows import console, settings
+from millrace.flows.cli.command_setup import AsJson, report
 from millrace.models.common.errors import InputError, WorkError, missing_file
 from millrace.models.common.home_version import NEWEST, require_version
 from millrace.tasks.progress import bar
@@ -43,6 +47,34 @@ MANIFEST_BYTES = 64 * 1024
 MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)
 """Errors from reading a file that is no JSON of the expected shape."""
 CHUNK_BYTES = 1024 * 1024
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as home.tar.gz.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the home folder (versions, tables, keys, history) to one file, even while `up` runs."""
+    console.set_up_logging()
+    made = back_up(settings.load().home, file)
+    if as_json:
+        console.print_json(made)
+        return
+    report(f"wrote {made.files:,} files, {made.size_bytes:,} bytes of {made.home}, to {made.file}")
+    console.print_hint("keep the backup as private as the home; it contains the home's keys")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `millrace backup` wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Restore the home folder at its original path from a backup, completely or not at all."""
+    console.set_up_logging()
+    found = restore_home(settings.load().home, file)
+    if as_json:
+        console.print_json(found)
+        return
+    report(f"{found.home} is restored as of {found.made}")
+    console.print_hint("`millrace up`, then `millrace release`: Triton serves the champions again")
 
 
 @dataclass(frozen=True)

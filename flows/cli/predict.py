@@ -1,16 +1,41 @@
-"""Sends one question to the live version of a model."""
+"""`millrace predict`: sends one question to the live version of a model."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, prepare
 from millrace.models.common.errors import InputError, TransientError, nearest
 from millrace.models.common.installation import Installation
+from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion, derive_state
-from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.steps import Answer, Question, steps_of
 
 if TYPE_CHECKING:
-    from millrace.models.registry.version_files import ModelVersion
+    from millrace.serving.triton.client import TritonClient
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
+    rows: Annotated[
+        str | None,
+        typer.Option(help="JSON Lines file of rows, or - for stdin; a golden row if left out."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(help="For a language model: the prompt, or - for stdin."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send one request to the live model."""
+    chosen = prepare()
+    from millrace.flows.cli import show
+
+    print_text = (lambda piece: None) if as_json else console.print_piece
+    answer = predict_live(chosen.installation(), model, Question(rows, text, print_text))
+    console.print_json(answer) if as_json else show.show_prediction(answer)
 
 
 def predict_live(installation: Installation, model: str, question: Question) -> Answer:
@@ -26,6 +51,7 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
         TransientError: Triton cannot be reached, or has not loaded the champion yet.
     """
     from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+    from millrace.serving.triton.client import TritonClient
 
     with TritonClient(installation.triton[0]) as client:
         registry = registry_of(installation)
@@ -37,7 +63,7 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
 
 
 def _not_served(
-    installation: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
+    installation: Installation, client: "TritonClient", model: str, champion: ModelVersion | None
 ) -> InputError | TransientError:
     """Return the error for a model that is not loaded: refused, not loaded yet, or no champion."""
     state = derive_state(ledger_of(installation).releases(model))

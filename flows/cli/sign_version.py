@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import typer
+
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.installation import Installation
-from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.signing import COVERED_TAGS
 from millrace.models.registry.version_files import EVIDENCE_TAG, ModelVersion
 
@@ -30,6 +34,24 @@ class Signed:
     key: str
 
 
+def sign(
+    model: Annotated[str, typer.Argument(help="A registered model.")],
+    version: Annotated[int, typer.Argument(min=1, help="The version's number.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check the digests of a version without a trusted signature, and sign the version."""
+    chosen = prepare()
+    with console.reserve_stdout():
+        found = sign_version(chosen.installation(), model, version)
+    if as_json:
+        console.print_json(found)
+        return
+    report(f"signed {found.model} version {found.version}, whose state was: {found.before}")
+    for name, value in found.statement.items():
+        report(f"  {name}: {value}")
+    console.print_hint("`millrace release`, if the version has the alias champion")
+
+
 def sign_version(installation: Installation, model: str, number: int) -> Signed:
     """Fetch a version, check its files against their digests, and sign it.
 
@@ -40,6 +62,8 @@ def sign_version(installation: Installation, model: str, number: int) -> Signed:
             those that were registered.
         TransientError: MLflow or its artifact store does not answer.
     """
+    from millrace.models.registry.mlflow_registry import registry_of
+
     registry = registry_of(installation)
     version = registry.version(model, number)
     package = registry.fetch_to_sign(version)

@@ -21,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from millrace.flows import settings
-from millrace.flows.cli.main import app
+from millrace.flows.cli.main import make_app
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
@@ -96,7 +96,7 @@ def test_what_only_checks_a_file_works(tmp_path: Path, monkeypatch: pytest.Monke
     chosen = [command for command in commands.values() if is_run_in_process(command)]
     assert len(chosen) >= 5
     for command in chosen:
-        done = CliRunner().invoke(app, command.words[1:])
+        done = CliRunner().invoke(make_app(), command.words[1:])
         assert done.exit_code == 0, f"{command.page}: {command}\n{done.output}{done.exception}"
 
 
@@ -169,7 +169,7 @@ CHECKS: Mapping[str, Callable[[Block, Path], None]] = {
 def _check_millrace(command: Command) -> None:
     """Parse the arguments with the command line's own parser; nothing is called."""
     words = list(command.words[1:])
-    given, context = get_command(app), None
+    given, context = get_command(make_app()), None
     while True:
         context = given.make_context(given.name, words, parent=context)
         if not hasattr(given, "commands"):
@@ -276,7 +276,7 @@ def test_every_path_in_backticks_exists(page: Path) -> None:
 def test_every_named_command_exists(page: Path) -> None:
     words = code_words(page)
     named = {m.group(1) for w in words if (m := re.match(r"millrace ([a-z]+)", w))}
-    assert named <= set(get_command(app).commands)
+    assert named <= set(get_command(make_app()).commands)
     targets = {m.group(1) for w in words if (m := re.match(r"make ([a-z]+)", w))}
     assert targets <= TARGETS
 

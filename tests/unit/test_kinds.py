@@ -15,8 +15,6 @@ from millrace.tasks.kinds.steps import KindSteps
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flows", "tasks", "models", "export", "serving")
 REGISTRY = "models/config/model_kind.py"
-COMMANDS = "flows/cli/main.py"
-"""It lists every command, those of a kind too."""
 SCHEMA = (
     "models/config/batch_spec.py",
     "models/config/export_spec.py",
@@ -146,7 +144,5 @@ def test_no_file_outside_the_folders_of_kinds_knows_one(name: str) -> None:
     found = known_of_kinds((ROOT / name).read_text())
     if name == REGISTRY:
         assert set(found) == {repr(kind) for kind in KINDS}
-    elif name == COMMANDS:
-        assert set(found) == {"from millrace.flows.cli.api_keys"}
     else:
         assert found == []

@@ -5,7 +5,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from millrace.flows.cli import main
+from millrace.flows.cli import command_setup, main, pipeline_commands
 from millrace.models.common.errors import InputError
 
 
@@ -13,21 +13,21 @@ def test_check_refuses_a_source_that_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(InputError, match="the source file does not exist"):
-        main.check(file)
+        pipeline_commands.check(file)
 
 
 def test_only_a_preflight_looks_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main.settings, "load", lambda: None)
-    monkeypatch.setattr(main.tool_variables, "apply", _stop)
+    monkeypatch.setattr(command_setup.settings, "load", lambda: None)
+    monkeypatch.setattr(command_setup.tool_variables, "apply", _stop)
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
-        main._prepare(file)
-    monkeypatch.setattr(main.tool_variables, "apply", lambda found: found)
+        command_setup.prepare(file)
+    monkeypatch.setattr(command_setup.tool_variables, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
-        main._prepare(file, check_source=True)
+        command_setup.prepare(file, check_source=True)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_check_tells_how_much_traffic_a_rollout_needs(
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
-    done = CliRunner().invoke(main.app, ["check", str(file), *options])
+    done = CliRunner().invoke(main.make_app(), ["check", str(file), *options])
     assert done.exit_code == 0
     assert yaml.safe_load(done.stdout)["name"] == "t"
     assert ("rollout: a step of 600 s needs at least" in done.stderr) == told
@@ -57,27 +57,27 @@ def test_check_needs_no_home_where_no_version_is_named(
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
-    assert CliRunner().invoke(main.app, ["check", str(file)]).exit_code == 0
+    assert CliRunner().invoke(main.make_app(), ["check", str(file)]).exit_code == 0
     assert not (tmp_path / "home").exists()
 
 
 def test_check_looks_for_a_version_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main.settings, "load", lambda: None)
-    monkeypatch.setattr(main.tool_variables, "apply", _stop)
+    monkeypatch.setattr(command_setup.settings, "load", lambda: None)
+    monkeypatch.setattr(command_setup.tool_variables, "apply", _stop)
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text(
         "name: t\ndataset:\n  source: r.csv\n  target: y\ntraining: {compare: digits}\n"
     )
     with pytest.raises(KeyError, match="past the file"):
-        main.check(file)
+        pipeline_commands.check(file)
 
 
 @pytest.mark.parametrize("arguments", [["schema"], ["schema", "--json"]])
 def test_the_schema_is_json_asked_for_or_not(arguments: list[str]) -> None:
-    done = CliRunner().invoke(main.app, arguments)
+    done = CliRunner().invoke(main.make_app(), arguments)
     assert done.exit_code == 0
     assert json.loads(done.stdout)["properties"]["dataset"]
 

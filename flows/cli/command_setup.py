@@ -1,0 +1,83 @@
+"""The arguments that commands share, and what a command does before its work.
+
+Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
+needs them, inside its function, after `tool_variables.apply` has set the variables that they read.
+"""
+
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millrace.flows import console, run_state, settings, tool_variables
+from millrace.flows.deployments import left_flow_runs
+from millrace.models.common.printable import safe
+from millrace.models.common.reachable import require_http
+from millrace.models.registry import open_runs
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one key; may be repeated."),
+]
+
+
+def prepare(
+    file: Path | None = None,
+    overrides: list[str] | None = None,
+    *,
+    check_source: bool = False,
+    is_flow: bool = False,
+) -> settings.Settings:
+    """Check the user's input before anything slow is imported, and set the environment.
+
+    Args:
+        file: the pipeline file.
+        overrides: the values of `--set`.
+        check_source: whether to check the source, its columns and the family as well.
+        is_flow: whether the command runs a Prefect flow.
+    """
+    from millrace.models.config.pipeline_file import load_pipeline
+
+    pipeline = load_pipeline(file, overrides or ()) if file is not None else None
+    chosen = tool_variables.apply(settings.load())
+    if pipeline is not None and check_source:
+        from millrace.models.preflight import preflight
+
+        preflight(pipeline)
+    api = chosen.prefect_api()
+    if api is not None:
+        require_prefect = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
+        run_state.wait_for_start(chosen.run, api, partial(require_prefect, f"{api}/health"))
+    elif is_flow:
+        from millrace.flows.services import prefect_server
+
+        prefect_server.end_orphaned_servers(str(chosen.home))
+        prefect_server.guard_temporary_server()
+    if is_flow:
+        end_left_runs()
+    console.redirect_native_stderr(chosen.installation().logs / "native.log")
+    console.set_up_logging()
+    if is_flow:  # imports and the start of Ray take seconds, in which nothing else is printed
+        console.log.info("starting the flow")
+    return chosen
+
+
+def end_left_runs() -> None:
+    """End the MLflow and Prefect runs of this home's commands whose processes are gone."""
+    with suppress(Exception):  # the next command retries
+        chosen = tool_variables.apply(settings.load())
+        if any((chosen.run / open_runs.FOLDER).glob("*.json")):
+            from millrace.models.registry import tracking
+
+            tracking.end_left_runs(chosen.run)
+        left_flow_runs.mark_left_runs(chosen.run)
+
+
+def report(line: str) -> None:
+    """Print a line on standard error."""
+    sys.stderr.write(safe(line) + "\n")

@@ -1,0 +1,141 @@
+"""The commands of the line: `check`, `schema`, `run`, `release`, `score` and `demo`."""
+
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.flows import console, run_state, settings, tool_variables
+from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
+from millrace.models.common.errors import TransientError
+
+if TYPE_CHECKING:
+    from millrace.models.config.pipeline import Pipeline
+
+EXAMPLE = Path("examples/digits.yaml")
+"""The pipeline of `demo`; it is installed with the code, for users without a checkout."""
+
+
+def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Check a pipeline file and print it with all defaults."""
+    from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
+    from millrace.models.preflight import preflight
+
+    pipeline = load_pipeline(file, set_ or ())
+    preflight(pipeline)
+    _check_pinned_versions(pipeline)
+    if as_json:
+        console.print_json(pipeline.model_dump(mode="json"))
+        return
+    sys.stdout.write(resolved_yaml(pipeline))
+    if pipeline.rollout.kind != "direct":
+        from millrace.serving.rollout.rollout import describe_traffic
+
+        report(describe_traffic(pipeline.rollout))
+
+
+def _check_pinned_versions(pipeline: "Pipeline") -> None:
+    """Look up the registered versions that a file names, unless MLflow cannot be reached."""
+    from millrace.models.config.model_kind import kind_of_family
+    from millrace.tasks.kinds.steps import steps_of
+
+    steps = steps_of(kind_of_family(pipeline.model.family))
+    if not steps.names_versions(pipeline):  # such a file can be checked without a home
+        return
+    with suppress(TransientError):
+        steps.pin_versions(pipeline, tool_variables.apply(settings.load()).installation())
+
+
+def schema(as_json: AsJson = False) -> None:
+    """Print the JSON Schema of pipeline files, so that an editor can autocomplete; always JSON."""
+    from millrace.models.config.pipeline_file import json_schema
+
+    console.print_json(json_schema())
+
+
+def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Ingest a dataset, and train, export, certify and register a model."""
+    chosen = prepare(file, set_, check_source=True, is_flow=True)
+    from millrace.flows.cli import show
+    from millrace.flows.train_model import train_model
+
+    with console.reserve_stdout():
+        outcome = train_model(str(file.resolve()), list(set_ or ()))
+    if as_json:
+        console.print_json(outcome)
+    else:
+        show.show_training(outcome, is_up=run_state.is_supervisor_alive(chosen.run))
+
+
+def release(
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=1, help="Seconds between two checks.")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make Triton serve the versions with the alias champion in the registry."""
+    prepare(is_flow=True)
+    from millrace.flows.cli import show
+    from millrace.flows.release_model import release_model
+
+    print_outcomes = console.print_json if as_json else show.show_release
+    if watch:
+        from millrace.flows.triggers.watch import watch_releases
+        from millrace.tasks.release import ReleaseCheck
+
+        find_due = ReleaseCheck(settings.load().installation).due
+        release_due = partial(release_model, asked_by="millrace release --watch")
+        watch_releases(interval, print_outcomes, find_due, release_due)
+        return
+    with console.reserve_stdout():
+        outcomes = release_model(asked_by="millrace release", again=True)
+    print_outcomes(outcomes)
+
+
+def score(
+    file: PipelineFile,
+    input: Annotated[
+        str | None, typer.Option("--input", help="Rows to score: file, glob, URI or Delta table.")
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Partition to write, YYYY-MM-DD; yesterday if left out.")
+    ] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option("--catch-up", help="Without --date: score missed dates first."),
+    ] = False,
+    version: Annotated[
+        int | None,
+        typer.Option(min=1, help="Score with this version, whether it is approved or not."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score rows with the approved version into one partition of a Delta table."""
+    prepare(file, is_flow=True)
+    from millrace.flows.cli import show
+    from millrace.flows.score_batch import score_batch
+
+    with console.reserve_stdout():
+        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
+    if as_json:
+        console.print_json(reports if catch_up else reports[-1])
+        return
+    for each in reports:
+        show.show_batch(each)
+
+
+def demo(
+    file: Annotated[Path, typer.Argument(metavar="FILE")] = EXAMPLE,
+    as_json: AsJson = False,
+) -> None:
+    """Train, promote, serve and score an example, and print one table."""
+    if file == EXAMPLE and not file.exists():
+        file = Path(__file__).parents[2] / EXAMPLE
+    prepare(file, check_source=True, is_flow=True)
+    from millrace.flows.cli.demo import run_demo, show_demo
+
+    with console.reserve_stdout():
+        summary = run_demo(file.resolve())
+    console.print_json(summary) if as_json else show_demo(summary)
