@@ -117,6 +117,16 @@ class GraphCertificate(Certificate):
     batch_sizes: tuple[int, ...] = ()
     constant: float | None = None
 
+    @property
+    def chosen(self) -> GraphStage | None:
+        """The stage of the chosen candidate; None if it was not measured."""
+        return self.stage(self.candidate)
+
+    @property
+    def golden_difference(self) -> float:
+        """Largest difference of the chosen candidate on the golden batch; 0 if unknown."""
+        return self.chosen.golden_difference if self.chosen else 0.0
+
     def stage(self, name: str) -> GraphStage | None:
         """Return the stage with a name; None if there is none."""
         found: GraphStage | None = super().stage(name)

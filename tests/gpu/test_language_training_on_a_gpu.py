@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from millrace.models.language.corpus.sequences import SequencesInMemory
 from millrace.models.language.decoder_loop import LanguageJob, train
 from millrace.models.language.flops import peak_of
 from millrace.models.language.learner import Learner
@@ -19,6 +18,7 @@ from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.parallel import ShardedStrategy, Strategy, strategy_of
 from millrace.models.language.recipe import DecoderSpec, Recipe
 from tests.integration.ports import free_ports
+from tests.sequences_in_memory import SequencesInMemory
 
 pytestmark = pytest.mark.gpu
 VOCAB, CONTEXT = 8192, 1024

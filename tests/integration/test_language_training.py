@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import load_file
 
 from millrace.models.common.ray_cluster import connect_to_ray
-from millrace.models.language.corpus.sequences import Packed, Sequences, SequencesInMemory
+from millrace.models.language.corpus.sequences import Packed, Sequences
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
 from millrace.models.training.train_events import Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.train_job import Write
 from millrace.models.training.trainer import TrainResult, fit
+from tests.sequences_in_memory import SequencesInMemory
 
 VOCAB, CONTEXT, ROWS = 64, 32, 42
 SPEC = DecoderSpec(

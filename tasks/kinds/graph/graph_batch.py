@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.export.onnx.graph_certificate import GraphCertificate
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
@@ -32,7 +33,7 @@ from millrace.tasks.batch.drift_reference import (
     bins_of,
     bins_unless_gone,
 )
-from millrace.tasks.kinds.graph.graph_evidence import graph_evidence
+from millrace.tasks.kinds.certified import certificate_of
 from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import LiveSample
 
@@ -154,6 +155,6 @@ def live_rows(
     def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
         return client.predict(job.model, request, version=job.version, timeout=seconds)
 
-    difference = graph_evidence(package, installation).expected().difference
+    difference = certificate_of(package, GraphCertificate).golden_difference
     # Both the job's and the live answers may differ from PyTorch's by `difference`.
     return LiveRows(job, predict, 2 * difference), 0.0

@@ -176,7 +176,7 @@ def faults_of(
         triton: the stage of the live server.
         scale: the largest magnitude of an answer.
     """
-    chosen = certificate.stage(certificate.candidate)
+    chosen = certificate.chosen
     if chosen is None or chosen.metric is None:
         yield f"the certificate has no stage {certificate.candidate}"
         return

@@ -45,12 +45,11 @@ class GraphEvidence:
         files = self.files
         features, answers = files.golden()
         certificate = certificate_of(files.package, GraphCertificate)
-        chosen = certificate.stage(certificate.candidate)
         return GoldenBatch(
             inputs=files.golden_request(),
             graph_inputs={files.encoding.input.name: files.encoding.input.trimmed(features)},
             answers={answers_of(files.encoding).output: answers},
-            difference=chosen.golden_difference if chosen else 0.0,
+            difference=certificate.golden_difference,
             latency_slo_ms=pipeline_of(files.package).serving.latency_slo_ms,
             caution="; ".join(filter(None, (files.package.untrusted, _caution(certificate)))),
         )
@@ -58,7 +57,7 @@ class GraphEvidence:
     def measured(self) -> Measured:
         """Return the version's certified metric, and whether it passed its gates."""
         certificate = certificate_of(self.files.package, GraphCertificate)
-        chosen = certificate.stage(certificate.candidate)
+        chosen = certificate.chosen
         return Measured(
             certificate.passed and certificate.digest == self.files.version.digest,
             chosen.metric if chosen else None,
@@ -89,7 +88,7 @@ def graph_evidence(package: Package, installation: Installation) -> GraphEvidenc
 
 def _caution(certificate: GraphCertificate) -> str:
     """Return a warning if the variant was chosen on another kind of machine; empty if not."""
-    chosen, here = certificate.stage(certificate.candidate), this_machine().kind
+    chosen, here = certificate.chosen, this_machine().kind
     if chosen and chosen.ties and chosen.ties != (ties := str(this_fingerprint() or here)):
         return f"it was certified with {chosen.ties}; this machine has {ties}"
     if certificate.machine_kind in ("", here):

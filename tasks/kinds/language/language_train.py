@@ -32,7 +32,7 @@ from millrace.tasks.progress import log
 if TYPE_CHECKING:
     from millrace.models.config.dataset_spec import Split
     from millrace.models.language.corpus.ngram import Baselines
-    from millrace.models.language.corpus.stored_sequences import StoredSequences
+    from millrace.models.language.corpus.sequences import StoredSequences
     from millrace.models.language.corpus.token_table import TokenTable
     from millrace.models.language.decoder_loop import LanguageJob
 
@@ -159,7 +159,7 @@ def sequences_of(
     tokens: "TokenTable", split: "Split", installation: Installation
 ) -> "StoredSequences":
     """Return the sequences of a split, from a local copy."""
-    from millrace.models.language.corpus.stored_sequences import StoredSequences
+    from millrace.models.language.corpus.sequences import StoredSequences
 
     return StoredSequences.of(tokens, split, installation.home / "cache" / "sequences")
 

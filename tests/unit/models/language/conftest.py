@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.models.language.corpus.sequences import SequencesInMemory
 from millrace.models.language.recipe import DecoderSpec
+from tests.sequences_in_memory import SequencesInMemory
 
 VOCAB, CONTEXT = 64, 32
 LLAMA: dict[str, Any] = {

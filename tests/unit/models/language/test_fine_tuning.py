@@ -18,7 +18,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.language.corpus.stored_sequences import StoredSequences
+from millrace.models.language.corpus.sequences import StoredSequences
 from millrace.models.language.corpus.token_table import TokenTable, make_token_table
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models.language.corpus.sequences import SequencesInMemory
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 from millrace.models.training.train_job import Write
+from tests.sequences_in_memory import SequencesInMemory
 
 RECIPE = Recipe(epochs=2, batch_size=2, log_steps=1, learning_rate=1e-2, weight_decay=0.0)
 

@@ -12,8 +12,9 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.language.corpus import packing, stored_sequences
-from millrace.models.language.corpus.stored_sequences import StoredSequences
+from millrace.models.language.corpus import packing
+from millrace.models.language.corpus import sequences as stored
+from millrace.models.language.corpus.sequences import StoredSequences
 from millrace.models.language.corpus.token_table import SPLITS, TokenTable, make_token_table
 
 Ingest = Callable[..., Snapshot]
@@ -36,7 +37,7 @@ def table(
 def test_every_position_is_the_row_of_the_table(
     tmp_path: Path, table: TokenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_sequences, "_BATCH_BYTES", 32 * 4 * 7)
+    monkeypatch.setattr(stored, "_BATCH_BYTES", 32 * 4 * 7)
     rows = DeltaTable(table.uri).to_pyarrow_table().to_pylist()
     for split in SPLITS:
         wanted = {row["position"]: row for row in rows if row["split"] == split}
@@ -94,14 +95,14 @@ def test_two_at_once_end_with_one_copy(
     tmp_path: Path, table: TokenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = StoredSequences.of(table, "train", tmp_path / "cache")
-    write = stored_sequences._write
+    write = stored._write
 
     def overtaken(given: StoredSequences, folder: Path) -> None:
         write(given, folder)
-        monkeypatch.setattr(stored_sequences, "_write", write)
-        stored_sequences._copy(given)
+        monkeypatch.setattr(stored, "_write", write)
+        stored._copy(given)
 
-    monkeypatch.setattr(stored_sequences, "_write", overtaken)
+    monkeypatch.setattr(stored, "_write", overtaken)
     assert len(sequences.sequence(0)[0]) > 0
     assert [each.name for each in (tmp_path / "cache").iterdir()] == [sequences.folder.name]
 
