@@ -30,7 +30,7 @@ class Stage(Protocol):
 
 
 class Speed(Protocol):
-    """The speed of a variant on this machine, with the threads that serving uses."""
+    """The speed of a variant on this machine, measured with as many threads as serving uses."""
 
     @property
     def latency_ms(self) -> float:
@@ -56,8 +56,8 @@ class Candidate(Generic[S, P]):
         path: its file or folder; None if the variant could not be made.
         digest: sha256 of the file, or over the files of the folder.
         size_bytes: size of all its files.
-        speed: its speed on this machine.
-        stage: its differences from the trained model.
+        speed: its speed on this machine; None if it was not measured.
+        stage: its differences from the trained model; None if it was not measured.
         reason: why it is refused; None if it passes its gates.
         notes: log of the search that found the variant; empty if it needed no search.
         is_served: whether a Triton backend here can serve it. If not, it is measured only for

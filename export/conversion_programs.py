@@ -30,7 +30,7 @@ class ConversionPrograms:
         package: the package with the programs.
         folder: folder of the variants.
         limits: time and memory limits of one program.
-        source: name of the file or folder that the first program reads.
+        source: name of the exported file or folder from which the first conversion starts.
         needs: names of the Python packages that are needed to reproduce the variants.
     """
 
@@ -83,9 +83,10 @@ class ConversionPrograms:
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return the paths of the programs, the commands and their input.
+        """Return the paths of the files and folders that are needed to reproduce the variants.
 
-        Empty if no command is stored.
+        These are the programs, the commands, the source and the calibration file. A path that does
+        not exist is left out. The tuple is empty if no command is stored.
         """
         if not (self.folder / COMMANDS).exists():
             return ()
@@ -104,7 +105,8 @@ def measure_candidate(
         is_served: whether a Triton backend here can serve the variant.
 
     Raises:
-        TransientError: the source of the rows failed, not the variant.
+        TransientError: a temporary failure that is not the variant's fault: for example, the
+            calibration rows cannot be read.
     """
     try:
         return measure()

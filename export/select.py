@@ -44,7 +44,7 @@ def _refusal(candidate: Candidate[S, P], gates: Gates) -> str | None:
         return "its answers are not finite"
     if stage.loss is None or not stage.loss <= gates.max_loss:
         loss = "unknown" if stage.loss is None else f"{stage.loss:.2%}"
-        return f"{gates.loss_name} {loss} is more than {gates.max_loss:.2%}"
+        return f"{gates.loss_name} {loss} is more than the limit of {gates.max_loss:.2%}"
     if gates.max_size_mib is not None and not size <= gates.max_size_mib:
         has = f"{size * 1024:,.0f} KiB" if size < 1 else f"{size:,.2f} MiB"
         return f"its size {has} is more than export.max_size_mib, {gates.max_size_mib:g} MiB"

@@ -65,8 +65,8 @@ def set_up_logging() -> None:
 def redirect_native_stderr(file: Path) -> None:
     """Redirect file descriptor 2, to which native code and child processes write, to a log file.
 
-    Python's `sys.stderr` keeps its destination. Ray's C++ core writes warnings to file descriptor 2
-    that mean nothing to a user.
+    Python's `sys.stderr` keeps its destination. File descriptor 2 is redirected, because Ray's C++
+    core writes warnings to it that mean nothing to a user.
     """
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)

@@ -82,7 +82,7 @@ def read(run: Path) -> RunRecord | None:
 
 
 def write(run: Path, record: RunRecord) -> None:
-    """Replace the record atomically, mode 0600."""
+    """Replace the record's file atomically; the file has mode 0600."""
     replace_private(run / RECORD, json.dumps(asdict(record), indent=2) + "\n")
 
 

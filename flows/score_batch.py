@@ -50,8 +50,8 @@ def score_batch(
         pipeline_file: path of the YAML file.
         input: the rows to score; None: the pipeline's own input.
         date: `YYYY-MM-DD`; None: yesterday in UTC, the day that a nightly job scores.
-        catch_up: without a date, first score the missed dates of the last `batch.catch_up` days,
-            the oldest first.
+        catch_up: whether to score also the missed dates of the last `batch.catch_up` days, the
+            oldest first. It has no effect if `date` is given.
         version: the version to score with, approved or not; None: the approved version.
     """
     pipeline = load_pipeline(Path(pipeline_file))
@@ -76,7 +76,7 @@ def score_batch(
 
     def warn(each: str, error: MillraceError) -> None:
         if len(days) > 1:
-            log.warning("%s was not scored: %s", each, error)
+            log.warning("the date %s was not scored: %s", each, error)
 
     with record_flow_run(installation.run), ray:
         return score_dates(days, score_day, warn)
@@ -122,7 +122,7 @@ def parse_date(date: str | None) -> str:
 
 
 def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
-    """Return the dates to score: those without a commit, the oldest first, and always `last`.
+    """Return the dates to score: the dates without a commit, the oldest first, and always `last`.
 
     No date before the first commit counts as missed.
 
@@ -151,7 +151,7 @@ def score_dates(
 
     Raises:
         MillraceError: a date failed. The error is that of the first failed date, and is raised
-            after all dates were tried. If there are several dates, its message names all dates
+            after all dates were tried. If `dates` has several dates, the message names all dates
             that failed.
     """
     results: list[T] = []
@@ -168,7 +168,8 @@ def score_dates(
     if len(dates) == 1:
         raise first
     raise type(first)(
-        f"{len(failed)} of {len(dates)} dates not scored, {', '.join(failed)}: {first.what}",
+        f"{len(failed)} of {len(dates)} dates were not scored ({', '.join(failed)}); "
+        f"the first error: {first.what}",
         seen=first.seen,
         valid=first.valid,
         hint=first.hint,

@@ -25,7 +25,10 @@ DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
 DEFAULT_PIPELINES = ("examples/digits.yaml",)
 
 MARK = "MILLRACE_SUPERVISED"
-"""Set for every process under the supervisor, so that `down` finds processes that outlived it."""
+"""Variable that is set for every process under the supervisor.
+
+By this variable `down` finds processes that outlived the supervisor.
+"""
 
 PORTS = (
     *("mlflow_port", "prefect_port", "webhook_port", "openai_port"),
@@ -41,7 +44,7 @@ def _split(value: object) -> object:
 
 
 def _parse_endpoints(value: object) -> object:
-    """Parse `host:http:grpc[:metrics]`, comma separated."""
+    """Parse a comma-separated list of servers, each `host:http:grpc[:metrics]` with its ports."""
     if value is None:
         return None
     items = _split(value)
@@ -64,18 +67,21 @@ def absolute(path: Path) -> Path:
 
 
 def _absolute_tables(tables: str) -> str:
-    """Make a path absolute, because services run in another folder than commands."""
+    """Return the root of the tables with a path made absolute; a URI is unchanged.
+
+    Services run in another folder than commands, so a relative path would mean another folder.
+    """
     return tables if "://" in tables else str(absolute(Path(tables)))
 
 
 def _absolute_database(uri: str) -> str:
-    """Make the path of an SQLite database absolute, as `_absolute_tables` does."""
+    """Return a URI of an SQLite database with an absolute path; any other URI is unchanged."""
     scheme, prefix, path = uri.partition("sqlite:///")
     return uri if scheme or not prefix or not path else f"sqlite:///{absolute(Path(path))}"
 
 
 def _require_separable_login(address: str) -> str:
-    """Refuse an address whose login cannot be recognized, because it could not be hidden."""
+    """Refuse an address whose login cannot be recognized, because messages would show the login."""
     if "@" not in address or address.startswith(("sqlite:", "file:")):
         return address
     is_odd = "://" not in address or any(c.isspace() or c in "'\"<>" for c in address)
@@ -103,7 +109,7 @@ def split_login(address: str | None) -> tuple[str | None, tuple[str, str] | None
     """
     try:
         parts = urlsplit(address or "")
-    except ValueError:  # the client that connects to it reports this
+    except ValueError:  # the client that connects to the address reports the error
         return address, None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return address, None
@@ -130,7 +136,9 @@ class Settings(BaseSettings):
         env_prefix="MILLRACE_", frozen=True, extra="ignore", populate_by_name=True
     )
 
-    home: AbsolutePath = Field(Path(".millrace"), description="Folder of the embedded state.")
+    home: AbsolutePath = Field(
+        Path(".millrace"), description="Folder of databases, artifacts and logs."
+    )
     mlflow_tracking_uri: Annotated[Address, AfterValidator(_absolute_database)] | None = Field(
         None, validation_alias="MLFLOW_TRACKING_URI", description="MLflow tracking and registry."
     )
@@ -149,7 +157,7 @@ class Settings(BaseSettings):
         Field(None, min_length=1, description="Triton servers: host:http:grpc[:metrics],….")
     )
     vllm_python: AbsolutePath | None = Field(
-        None, description="Python of an environment with vLLM: measures variants, scores batches."
+        None, description="Python with vLLM installed, to measure variants and score batches."
     )
     mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
     prefect_port: Port = Field(4200, description="Port of the Prefect server.")
@@ -175,13 +183,16 @@ class Settings(BaseSettings):
         (), description="Public keys (signing.pub) of other homes whose versions are trusted."
     )
     derived: dict[str, str] = Field(
-        default_factory=dict, description="Set by apply(): addresses that nobody chose, as JSON."
+        default_factory=dict, description="Set by Millrace: addresses that no user chose, as JSON."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _drop_derived(cls, data: Any) -> Any:
-        """Ignore the addresses that an earlier `apply()` has put into the environment."""
+        """Ignore the addresses that `tool_variables.apply()` put into the environment.
+
+        The user did not choose these addresses.
+        """
         derived = data.get("derived") or {}
         return {key: value for key, value in data.items() if derived.get(key, ...) != value}
 
@@ -338,7 +349,10 @@ def _describe_valid(name: str, message: str) -> str:
     if name.endswith("_PORT"):
         return "a port, 1 to 65535"
     if name == "MILLRACE_TRITON":
-        return "host:http:grpc or host:http:grpc:metrics, comma separated"
+        return (
+            "host:http:grpc or host:http:grpc:metrics with the numbers of the ports, for example "
+            "localhost:8000:8001; several servers comma separated"
+        )
     return message.removeprefix("Value error, ") if name != "a port" else "seven different ports"
 
 
@@ -374,4 +388,6 @@ def load_token(settings: Settings, owner: str) -> str:
     try:
         return read_or_create_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
-        raise WorkError(f"the {owner} token cannot be stored", seen=error) from error
+        raise WorkError(
+            f"the file with the token of {owner} cannot be read or written", seen=error
+        ) from error

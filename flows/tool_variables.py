@@ -44,7 +44,7 @@ def installation_variables(settings: Settings) -> dict[str, str]:
     }
     if settings.ray_address == EMBEDDED:
         environment["RAY_AUTH_MODE"] = "token"
-        # This machine is never preempted, so Ray need not start the watcher's process.
+        # This machine is never preempted, so Ray need not start a process that watches for this.
         environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
         # On Linux too, despite its name: with 0 an embedded Ray listens on loopback only.
         environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -82,7 +82,8 @@ def preferences() -> dict[str, str]:
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # MLflow's links open its UI in the mode for language-model applications; Millrace's do not.
+        # The links that MLflow prints open its UI in the mode for language-model applications;
+        # Millrace's links do not.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
@@ -138,7 +139,7 @@ def _list_live_versions(settings: Settings) -> Iterator[tuple[str, int, str]]:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the whole environment of a child process with these settings."""
+    """Return all environment variables of a child process with these settings."""
     inherited = {name: value for name, value in os.environ.items() if name not in REPLACED}
     is_chosen = settings.prefect_api_url is not None
     return {
@@ -174,8 +175,8 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     """Return the variables that give a job on a cluster its addresses.
 
     Everyone who may see the cluster's jobs can read these variables, so addresses with a login are
-    left out: the operator of the nodes sets those. The home folder is passed only if the cluster is
-    on this machine; another machine creates its own.
+    left out: the operator of the nodes sets these addresses. The home folder is passed only if the
+    cluster is on this machine; another machine creates its own home folder.
     """
     installation = settings.installation()
     addresses = {

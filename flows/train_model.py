@@ -68,7 +68,7 @@ class TrainOutcome:
             "snapshot": {name: getattr(self.snapshot, name) for name in facts},
             **self.report.json,
             "candidates": [
-                # `is_engine` is the opposite of `is_served`, which replaced it in version 0.2
+                # version 0.2 replaced `is_engine` by its opposite, `is_served`
                 {**vars(replace(each, path=None)), "is_engine": not each.is_served}
                 for each in self.candidates
             ],

@@ -1,10 +1,10 @@
 """ASGI middleware that refuses requests from foreign web pages to a server on this machine.
 
-A page whose host name resolves to 127.0.0.1 (DNS rebinding) has the server's origin in the eyes of
-the browser; only the Host header shows the difference. A page of another origin can send a request
-although it cannot read the answer. The browser marks such a request with Origin or Sec-Fetch-Site;
-clients other than browsers send neither header. A form, or a `fetch` without CORS, cannot send
-a JSON body.
+To a browser, a page whose host name resolves to 127.0.0.1 (DNS rebinding) has the same origin as
+the server; only the Host header of its requests names the foreign host. A page of another origin
+can send a request although it cannot read the answer. The browser marks such a request with Origin
+or Sec-Fetch-Site; clients other than browsers send neither header. A form, or a `fetch` without
+CORS, cannot send a JSON body.
 """
 
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) 
 
 
 def _is_own_page(policy: OriginPolicy, request: RequestHeaders, hosts: frozenset[str]) -> bool:
-    """Whether the request is from the server's own pages, from no page, or a link to a page."""
+    """Whether the request comes from the server's own pages or from no page, or opens a link."""
     if request.origin is not None:
         # If there is an Origin header, Sec-Fetch-Site does not count, because the browser reports
         # another of the server's own names (localhost, 127.0.0.1) as cross-site.

@@ -51,7 +51,7 @@ def export_candidates(
 
     Raises:
         WorkError: no variant could be made that gives finite answers.
-        InputError: the test split has nothing to measure on.
+        InputError: the test split has no rows, or no text, to measure the candidates on.
     """
     export = steps_of(kind).export(pipeline, installation, snapshot, trained, folder)
     candidates = _measure(pipeline, export)
@@ -61,7 +61,9 @@ def export_candidates(
         raise WorkError("no variant of the model can be used", seen=reasons)
     if not chosen.passed:
         log.warning(
-            "no variant passes its gates; %s is the nearest: %s", chosen.name, chosen.reason
+            "no variant passes its gates; %s is the closest to the limits: %s",
+            chosen.name,
+            chosen.reason,
         )
     header = _header(pipeline, snapshot, chosen)
     certificate = replace(

@@ -57,7 +57,9 @@ def register_version(
     """Register the chosen candidate with its evidence."""
     certificate, chosen = exported.certificate, exported.chosen
     if chosen.stage is None:
-        raise WorkError(f"{chosen.name} was chosen, but was not measured", seen=chosen.reason)
+        raise WorkError(
+            f"the variant {chosen.name} was chosen, but was not measured", seen=chosen.reason
+        )
     tags = {
         "millrace.candidate": chosen.name,
         "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",
@@ -81,8 +83,9 @@ def promote_version(
 ) -> Promotion:
     """Set the aliases that the gates and `promotion` allow, and tag the version with the reason.
 
-    The version must meet the requirements of a release. They compare it with the live version. If
-    no version is live, they compare it with the champion that a release would make live.
+    The version must meet the requirements of a release. These requirements compare the version with
+    the live version. If no version is live, they compare the version with the champion that a
+    release would make live.
     """
     stage, gates = exported.chosen.stage, exported.export.gates
     score = None if stage is None else stage.score
@@ -130,7 +133,8 @@ def promote(
         registry.set_alias(version, CHALLENGER)
     if decided.champion:
         registry.set_alias(version, CHAMPION)
-    log.info("%s: %s", "champion" if decided.champion else "not champion", decided.reason)
+    state = "champion" if decided.champion else "not champion"
+    log.info("%s version %s is %s: %s", model, version.version, state, decided.reason)
     if decided.challenger:
         log.info("%s version %s: %s", model, version.version, decided.release)
     return decided
@@ -181,5 +185,8 @@ def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:
     if requirement is not None:
         return f"a release would refuse it: {requirement}"
     if needs_approval:
-        return "a release takes it once somebody else approved it: set the tag millrace.approved_by"
+        return (
+            "a release would take it, once a user who did not run its training has approved it "
+            "with the tag millrace.approved_by"
+        )
     return "a release would take it, once its answers on the server match the certified ones"

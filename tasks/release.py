@@ -196,12 +196,12 @@ class MlflowRegistry:
     def comparison(
         self, model: str, version: int, other: int, *, is_live: bool
     ) -> Comparison | None:
-        """Return how another version compares with this one; None if the other was deleted."""
+        """Return how the version `other` compares with `version`; None if `other` was deleted."""
         if (tags := self.tags(model, other)) is None:
             return None
         name, metric = self._evidence(model, version).measured().name, None
         size: int | None = None
-        with suppress(InputError):  # another tool registered it, or its files are gone
+        with suppress(InputError):  # another tool registered `other`, or its files are gone
             files = self._package(model, other).files.values()
             size = sum(file.stat().st_size for file in files)
             metric = self._metric(model, version, other)
@@ -213,7 +213,7 @@ class MlflowRegistry:
         return self._evidence(model, version).expected()
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
-        """Return the version's rollout settings; all traffic at once if its files have none."""
+        """Return the version's rollout settings; the defaults if its files cannot be read."""
         try:
             return pipeline_of(self._package(model, version)).rollout
         except InputError:
@@ -237,7 +237,8 @@ class MlflowRegistry:
         try:
             self._describe(release)
         except (MillraceError, MlflowException, OSError) as error:
-            log.warning("could not write the evidence to MLflow: %s", str(error).splitlines()[0])
+            why = str(error).splitlines()[0]
+            log.warning("could not write the evidence of this release to MLflow: %s", why)
 
     def _describe(self, release: Release) -> None:
         version = self._version(release.model, release.version)
@@ -254,7 +255,7 @@ class MlflowRegistry:
         run.log_text(json.dumps(_plain(release), indent=1), f"releases/{release.id}.json")
 
     def _metric(self, model: str, version: int, live: int) -> float | None:
-        """Return the live version's metric on the test split that the new one was certified on."""
+        """Return the metric of version `live` on the test split that `version` was certified on."""
         if (model, version, live) not in self._metrics:
             self._metrics[model, version, live] = self._measure_on_split(model, version, live)
         return self._metrics[model, version, live]
@@ -265,7 +266,9 @@ class MlflowRegistry:
         except (MillraceError, KeyError) as error:
             if isinstance(error, MillraceError) and error.transient:
                 raise
-            log.warning("version %s cannot be compared: %s", live, error)
+            log.warning(
+                "%s version %s cannot be compared with version %s: %s", model, version, live, error
+            )
             return None
 
     def _evidence(self, model: str, version: int) -> VersionEvidence:

@@ -81,7 +81,7 @@ class RunReporter:
 
     Attributes:
         tags: tags of the MLflow run.
-        emit: called with each event.
+        emit: a function that is called with each event for Prefect.
     """
 
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +124,9 @@ def scored(
     if report.replaced and not report.unchanged:
         log.warning("partition %s contained %s, now replaced", report.date, report.replaced)
     if report.dead:
-        log.warning("rows without a prediction: %s; see %s", report.dead, target.dead_letters)
+        log.warning(
+            "rows without a prediction: %s; see the table %s", report.dead, target.dead_letters
+        )
     return report
 
 
@@ -258,7 +260,7 @@ def _run_options(pipeline: Pipeline, installation: Installation) -> RunOptions:
 
 
 def _deadline(pipeline: Pipeline) -> datetime | None:
-    """Return when a job that begins now must end."""
+    """Return when a job that begins now must end; None if there is no deadline."""
     if pipeline.batch.deadline is None:
         return None
     now = datetime.now(ZoneInfo(pipeline.schedule.timezone))
@@ -278,7 +280,7 @@ def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Co
 def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None:
     """Return the absolute path or URI of the input.
 
-    None if neither the user nor the pipeline names an input.
+    Return None if neither the user nor the pipeline names an input.
 
     Args:
         pipeline: the pipeline; its `batch.input` is relative to its folder.

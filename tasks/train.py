@@ -98,7 +98,7 @@ class MetricsLog:
 
     Attributes:
         run: the run.
-        unit: the unit of `step`: epoch or step.
+        unit: the unit of the number `step` in `send`, for example epoch or step.
     """
 
     run: TrackedRun

@@ -28,7 +28,7 @@ lower precision."""
 
 @dataclass(frozen=True)
 class LanguageSpeed:
-    """The speed and memory of a variant, with the threads of one server.
+    """The speed and memory of a variant, measured with as many threads as one server uses.
 
     Attributes:
         time_to_first_token_ms: median time to the first token with one stream, in milliseconds.
@@ -50,7 +50,7 @@ class LanguageSpeed:
 
     @property
     def latency_ms(self) -> float:
-        """Time to the first token plus the time of one more token, at one stream."""
+        """Milliseconds to the first token plus those of one later token, with one stream."""
         return self.time_to_first_token_ms + self.ms_per_token
 
     @property
@@ -101,7 +101,7 @@ class Engine:
         return [int(token) for token in found[0]]
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
-        """Continue all prompts at once by `new` tokens each, also after an end token."""
+        """Continue all prompts at once by `new` tokens each; an end token does not end a text."""
         config = greedy_config(self._pipeline.get_config(), new, ignore_eos=True)
         began = time.perf_counter()
         handles = [self._added(prompt, config) for prompt in prompts]
@@ -149,7 +149,7 @@ def speed_of(run: Run, prompts: Sequence[Array], new: int) -> LanguageSpeed:
 
 
 def _rounds(run: Run, prompts: Sequence[Array], new: int) -> list[Continuation]:
-    """Run several rounds, and return them without a first round that warms up."""
+    """Run one round to warm up, then several rounds; return the rounds after the warm-up."""
     run(prompts, new)
     made: list[Continuation] = []
     until = time.perf_counter() + SECONDS

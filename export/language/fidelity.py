@@ -30,7 +30,8 @@ class Fidelity:
     Attributes:
         perplexity: exp of the mean negative log-likelihood.
         mean_kl: mean of KL(transformers ‖ variant), in nats.
-        top1_agreement: share of tokens for which both predict the same most likely token.
+        top1_agreement: share of tokens for which the variant and transformers predict the same most
+            likely token.
         tokens: number of tokens.
     """
 
@@ -41,7 +42,7 @@ class Fidelity:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return log-probabilities, `[rows, vocabulary]`, float64."""
+    """Return the log-probabilities of logits, `[rows, vocabulary]`, float64."""
     with np.errstate(invalid="ignore"):  # non-finite logits make the final metrics non-finite
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

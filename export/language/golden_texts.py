@@ -55,14 +55,14 @@ def make_golden(
     threads: int,
     vllm_python: Path | None = None,
 ) -> Golden:
-    """Run a variant on the golden prompts, and return them with its continuations.
+    """Run a variant on the golden prompts; return the prompts and the variant's continuations.
 
     Args:
         variant: folder of the variant.
-        reference: results of transformers, with the prompts and its continuations.
+        reference: results of transformers: the prompts, and transformers' continuations.
         limits: time and memory limits of the subprocess.
         threads: threads that serving will use.
-        vllm_python: Python interpreter of an environment with vLLM; None for this one.
+        vllm_python: Python interpreter that has vLLM; None for the current interpreter.
 
     Raises:
         WorkError: the variant cannot be run, or the run exceeded the limits.

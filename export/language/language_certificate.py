@@ -17,11 +17,13 @@ class LanguageStage:
         perplexity: perplexity on held-out text.
         perplexity_increase: increase relative to transformers: 0.01 is one percent more.
         mean_kl: mean of KL(transformers ‖ variant) per token, in nats.
-        top1_agreement: share of tokens for which both predict the same most likely token.
+        top1_agreement: share of tokens for which the variant and transformers predict the same most
+            likely token.
         tokens: number of measured tokens of held-out text.
         prompts: number of prompts that the engine continued greedily, all at once.
         greedy_equal: number of continuations with the same tokens as in transformers.
-        greedy_ties: number of continuations that first differ where two logits are nearly equal.
+        greedy_ties: number of continuations that first differ from transformers at a token where
+            transformers' two largest logits are nearly equal.
         texts: number of texts that the variant's own tokenizer tokenized.
         texts_equal: number of these texts with the same tokens as in transformers.
         size_bytes: size of the folder; None for transformers.
@@ -115,8 +117,8 @@ class LanguageCertificate(Certificate):
         stages: the first stage, transformers, with which the variants are compared.
         forms: every variant of the pipeline file, with its measurements.
         max_perplexity_increase: largest relative increase of the perplexity that passes.
-        tokens_fingerprint: fingerprint of the token table with the held-out text; empty if not
-            known.
+        tokens_fingerprint: fingerprint of the Delta table of tokens that has the held-out text;
+            empty if not known.
         live: the last stage; None before the live Triton was measured.
         unigram: perplexity of a unigram model on the test split; None in old certificates, which do
             not have this field.
@@ -136,7 +138,7 @@ class LanguageCertificate(Certificate):
 
     @property
     def candidates(self) -> tuple[LanguageCandidate, ...]:
-        """The variants as candidates without paths, because their files are not here."""
+        """The variants as candidates without paths, because a certificate has no files."""
         return tuple(
             LanguageCandidate(
                 name=variant.name,

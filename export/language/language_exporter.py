@@ -64,7 +64,7 @@ class LanguageExporter:
         gates: limits that a variant must meet.
         groups: how 4-bit weights are grouped.
         measured_text: how much of the held-out text is measured.
-        vllm_python: Python interpreter of an environment with vLLM; None for this one.
+        vllm_python: Python interpreter that has vLLM; None for the current interpreter.
     """
 
     checkpoint: Path
@@ -207,7 +207,7 @@ class LanguageExporter:
 
         Raises:
             InputError: there is no variant with this name.
-            WorkError: the variant cannot be made, or not on this machine.
+            WorkError: the variant cannot be made, or this machine lacks what it needs.
         """
         if name not in LANGUAGE_VARIANTS:
             raise InputError(
@@ -222,7 +222,7 @@ class LanguageExporter:
             return self._make_variant(name, variant, path)
         except WorkError as error:
             if not error.transient:
-                self._failed[name] = copy(error)  # without the frames, which hold the model
+                self._failed[name] = copy(error)  # no traceback: its frames hold the model
             raise
 
     def _make_variant(self, name: str, variant: LanguageVariant, path: Path) -> VariantFolder:
@@ -279,7 +279,7 @@ class LanguageExporter:
 def find_inexactness(stage: LanguageStage) -> str | None:
     """Return how the stage of `EXACT_VARIANT` differs from transformers; None if it does not."""
     if (alike := stage.greedy_equal + stage.greedy_ties) < max(stage.prompts, 1):
-        return f"it gives transformers' greedy tokens for {alike} of {stage.prompts} prompts"
+        return f"it gives transformers' greedy tokens for only {alike} of {stage.prompts} prompts"
     if (other := stage.texts - stage.texts_equal) > 0:
         return f"its tokenizer splits {other} of {stage.texts} texts differently from transformers"
     return None

@@ -83,7 +83,7 @@ def speed_lengths(room: int) -> tuple[int, int]:
     prompt, new = min(64, room // 2), min(64, room - room // 2)
     if prompt < 1 or new < 2:
         raise WorkError(
-            "the context is too short to time a prompt and its continuation",
+            "the model's context is too short to time a prompt and its continuation",
             seen=f"a context of {room} tokens",
         )
     return prompt, new

@@ -48,7 +48,7 @@ class LanguageVariant:
         """Return what the variant needs and this machine lacks, or None if it lacks nothing.
 
         Args:
-            vllm_python: Python interpreter of an environment with vLLM; None for this one.
+            vllm_python: Python interpreter that has vLLM; None for the current interpreter.
         """
         if self.engine == "vllm" and (reason := lacking_vllm(vllm_python)):
             return reason
@@ -63,12 +63,12 @@ def lacking_vllm(python: Path | None) -> str | None:
     """Return what this machine lacks to measure a variant with vLLM, or None if it lacks nothing.
 
     Args:
-        python: Python interpreter of an environment with vLLM; None for this one.
+        python: Python interpreter that has vLLM; None for the current interpreter.
     """
     if this_gpu() is None:
         return "vLLM measures this variant on an NVIDIA GPU, and this machine has none"
     if python is None and find_spec("vllm") is None:
-        return "vLLM is not installed here: set MILLRACE_VLLM_PYTHON to a Python that has vLLM"
+        return "vLLM is not installed: set MILLRACE_VLLM_PYTHON to the path of a Python with vLLM"
     if python is not None and not python.is_file():
         return f"MILLRACE_VLLM_PYTHON is not a Python interpreter: there is no file {python}"
     return None
@@ -79,7 +79,7 @@ class Groups:
     """How 4-bit weights are grouped.
 
     Attributes:
-        size: number of weights that share a scale; -1 for a whole row.
+        size: number of weights that share a scale; -1 for all weights of a row.
         ratio: share of the layers that get 4 bits; the other, more sensitive layers get 8 bits.
     """
 

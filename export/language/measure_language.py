@@ -34,7 +34,7 @@ def measure(
         context: the model's context length in tokens.
         threads: threads that serving will use.
         limits: time and memory limits of the subprocess.
-        vllm_python: Python interpreter of an environment with vLLM; None for this one.
+        vllm_python: Python interpreter that has vLLM; None for the current interpreter.
 
     Raises:
         WorkError: the variant cannot be loaded or run, or the measurement exceeded the limits.
@@ -90,7 +90,7 @@ def run_probe(
         threads: threads that serving will use.
         limits: time and memory limits of the subprocess.
         tokens_only: whether to compare only greedy tokens and tokenization.
-        python: Python interpreter of the subprocess; None for this one.
+        python: Python interpreter of the subprocess; None for the current interpreter.
 
     Raises:
         WorkError: the probe failed, or exceeded the limits.

@@ -25,7 +25,7 @@ from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.language_engine import engine_of
 
-WHAT = "its measurement"
+WHAT = "the measurement of a language model's loss on text"
 Piece = tuple[Array, Array]
 """Tokens `[n]`, and their loss mask without the first token, bool `[n - 1]`."""
 
@@ -62,7 +62,7 @@ def text_loss(
         texts: documents.
         context: the model's context length in tokens.
         limits: time and memory limits of the subprocess.
-        vllm_python: Python interpreter of an environment with vLLM; None for this one.
+        vllm_python: Python interpreter that has vLLM; None for the current interpreter.
 
     Raises:
         WorkError: the variant cannot be loaded, or the measurement exceeded the limits.
@@ -81,7 +81,7 @@ def pieces_loss(
         variant: folder of the variant.
         pieces: token sequences, none longer than the context.
         limits: time and memory limits of the subprocess.
-        vllm_python: Python interpreter of an environment with vLLM; None for this one.
+        vllm_python: Python interpreter that has vLLM; None for the current interpreter.
 
     Raises:
         WorkError: the variant cannot be loaded, or the measurement exceeded the limits.

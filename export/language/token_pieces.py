@@ -26,7 +26,7 @@ def prompt_lengths(context: int, new: int) -> tuple[int, ...]:
     room = context - new
     if room < 1:
         raise InputError(
-            "the context has no room for a prompt and its continuation",
+            "the model's context has no room for a prompt and its continuation",
             seen=f"a context of {context} tokens",
             valid=f"a context of more than {new} tokens",
         )
@@ -63,7 +63,7 @@ class TokenPieces:
     def pieces(self) -> Iterator[tuple[Array, Array]]:
         """Yield each chunk of two tokens or more, `[n]`, and its loss mask, bool `[n - 1]`.
 
-        The loss mask starts at the second token, because the first is never predicted.
+        The loss mask starts at the second token, because the first token is never predicted.
         """
         ends = np.cumsum(self.lengths)
         for end, length in zip(ends, self.lengths, strict=True):
@@ -104,7 +104,8 @@ class TokenPieces:
 
         Args:
             count: number of prompts; they repeat if the text is too short.
-            lengths: lengths of the prompts, used in turn; a shorter chunk is used whole.
+            lengths: lengths of the prompts, used in turn. If a chunk is shorter, the prompt is the
+                entire chunk.
 
         Raises:
             InputError: there is no chunk of two tokens or more.

@@ -32,7 +32,8 @@ PIECES = "pieces.npz"
 AT_ONCE = 16
 """Batch size for prompts of equal length."""
 SPARE = 8
-"""Number of additional prompts, which replace duplicates and prompts with a tie."""
+"""Number of additional prompts. They replace duplicates, and prompts with a tie (`TIE`) in the
+continuation."""
 TIE = 1e-4
 """Two logits that differ by at most this are a tie: float32 rounding decides between them."""
 
@@ -46,8 +47,8 @@ class Reference:
         tokens: number of these tokens.
         prompts: number of prompts that were continued greedily.
         new_tokens: tokens of each continuation.
-        texts: distinct prompts as text, each with its continuation up to the end token. Prompts
-            whose continuation has a tie are left out.
+        texts: distinct prompts as text, each with its continuation up to the end token. A prompt is
+            left out if the two largest logits are a tie (`TIE`) at any token of the continuation.
     """
 
     perplexity: float
@@ -73,7 +74,7 @@ class Answer:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the continuation has no tie."""
+        """Whether the two largest logits differ by more than `TIE` at every token."""
         return bool((self.margins > TIE).all())
 
 
@@ -198,7 +199,8 @@ def continuation_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return distinct prompts as text, each with its continuation up to an end token.
 
-    Prompts whose continuation has a tie are left out.
+    A prompt is left out if the two largest logits are a tie (`TIE`) at any token of the
+    continuation.
 
     Args:
         tokenizer: the transformers tokenizer.

@@ -52,7 +52,7 @@ class VariantFolder:
             needed = VLLM_NEEDED
         if missing := [name for name in needed if name not in files]:
             raise InputError(
-                f"the folder of the variant {path.name} lacks files",
+                f"the variant's folder {path} lacks files",
                 seen=f"no {', '.join(missing)}",
                 valid=", ".join(needed),
             )

@@ -14,7 +14,7 @@ from millrace.models.inference.answers import Answers
 
 @dataclass(frozen=True)
 class GraphSpeed:
-    """The speed and memory of a variant, with the threads of one serving instance.
+    """The speed and memory of a variant, measured with as many threads as one serving instance.
 
     Attributes:
         p50_ms: median latency of one row, in milliseconds.
@@ -46,14 +46,16 @@ class GraphStage:
     Attributes:
         name: `pytorch`, the name of a candidate, or `triton`.
         golden_difference: largest absolute difference from PyTorch on the golden batch.
-        test_difference: the same on the test split; None if the stage was not run on it.
-        metric: task metric on the test split; None if the stage was not run on it.
+        test_difference: largest absolute difference from PyTorch on the test split; None if the
+            stage was not run on the test split.
+        metric: task metric on the test split; None if the stage was not run on the test split.
         metric_loss: relative loss of the metric against PyTorch; negative is a gain.
         metric_low: lower end of the metric's 95% interval.
         metric_high: upper end of the metric's 95% interval.
         worst_class: the class with the lowest metric on its own rows; empty in regression.
         worst_metric: the metric of that class.
-        ties: GPU, and versions of its driver, TensorRT and CUDA; empty if TensorRT was not used.
+        ties: the GPU, and the versions of its driver, TensorRT and CUDA, for which the measurements
+            are valid; empty if TensorRT was not used.
         size_bytes: size of the file; None if there is no file, or its size is not known.
     """
 
@@ -94,14 +96,16 @@ class GraphCertificate(Certificate):
     """The certificate of an ONNX model.
 
     Attributes:
-        stages: PyTorch, every measured candidate, and `triton` after a release measured it.
+        stages: PyTorch, every measured candidate and `triton`. The stage `triton` is missing until
+            a release or `millrace certify` has measured the model on Triton.
         forms: every candidate of the pipeline file, with its measurements.
         test_rows: number of rows of the test split.
         golden_rows: number of rows of the golden batch.
         metric_name: name of the metric.
         max_metric_loss: largest relative loss of the metric that passes.
-        reference: stage of a registered version for comparison: the teacher, or the model before
-            compression.
+        reference: stage of the registered version that the model is compared with (the teacher, or
+            the model before compression). None if there is no such version, or if it could not be
+            measured.
         batch_sizes: numbers of rows of the requests into which the golden batch was cut, ascending.
         constant: metric of a constant prediction (the most frequent class, or the mean) on the test
             split; None in old certificates, which do not have this field.
@@ -160,8 +164,8 @@ class Baseline:
         answer: the constant prediction, in words.
         metric_name: name of the metric.
         metric: metric of the constant prediction.
-        balanced: balanced metric of the constant prediction. It is compared if a model has the same
-            metric as the constant prediction.
+        balanced: balanced metric of the constant prediction: balanced accuracy for classes, 1 in
+            regression. It is compared if a model has the same metric as the constant prediction.
         is_telling: whether the test split has more than one target value.
     """
 

@@ -27,12 +27,13 @@ Session = OnnxSession | EngineSession
 WARM_UP = 20
 REQUESTS = 300
 SECONDS = 2.0
-"""Time limit of each of the two measurements; at least `LEAST` requests are always made."""
+"""Time limit for the requests of one row, and again for the full batches. At least `LEAST` requests
+of each are always timed."""
 LEAST = 10
 
 
 def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -> GraphSpeed:
-    """Measure requests of one row, and then of a full batch.
+    """Return the latency of one row, the throughput of full batches and the peak memory.
 
     Args:
         session: session of the loaded model.
@@ -65,7 +66,7 @@ def main() -> None:
     parser.add_argument("answers", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--tensorrt", type=json.loads, help="options of onnxruntime's TensorRT provider"
+        "--tensorrt", type=json.loads, help="options of onnxruntime's TensorRT provider, as JSON"
     )
     given = parser.parse_args()
     row, largest = None, None

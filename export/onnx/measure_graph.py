@@ -43,7 +43,7 @@ def interval(
     Args:
         objective: training objective, which has the metric.
         answers: the variant's outputs, `[rows, outputs]`.
-        target: `[rows]`.
+        target: target values, `[rows]`.
     """
     if len(target) < 2:
         return None, None
@@ -113,8 +113,8 @@ class Evidence:
         """Yield the golden batch cut into requests, each with the trained model's outputs.
 
         The requests have the sizes that a release will send: full batches, small batches and single
-        rows. Texts are padded to the longest of a request. The texts also come once padded to the
-        full width, and once grouped by length, as serving batches them.
+        rows. Texts are padded to the longest text of their request. Texts are also yielded once
+        more padded to the full width, and once more grouped by length, as serving batches them.
         """
         parts = golden_requests(len(self.golden), self.batch_rows)
         if self.read.padding is not None:

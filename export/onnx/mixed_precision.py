@@ -1,9 +1,10 @@
 """The mixed-precision variant: int8, except for the layers that are most sensitive to int8.
 
-Layers are ordered by the error of the outputs when only this one layer is in int8, as in Wu et al.
-2020, "Integer Quantization for Deep Learning Inference", section 5.3 (partial quantization). The
-more layers stay in float, the smaller the metric loss. So the search doubles the number of float
-layers until the metric loss is within the budget, and then bisects to find the smallest number.
+The error of a layer is the error of the model's outputs when only that layer is in int8. Layers are
+ordered by this error, as in Wu et al. 2020, "Integer Quantization for Deep Learning Inference",
+section 5.3 (partial quantization). The more layers stay in float, the smaller the metric loss. So
+the search doubles the number of float layers until the metric loss is within the budget, and then
+bisects to find the smallest number of float layers.
 """
 
 import json

@@ -41,7 +41,7 @@ from millrace.models.families.objective import Objective
 from millrace.models.inference.model_input import ModelInput
 
 RESCUES = ("onnx-int8-smooth", MIXED)
-"""Variants to try if a statically quantized variant loses more than the metric limit."""
+"""Variants to try if the metric loss of a statically quantized variant is above the limit."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Exporter:
         """Make and measure every variant of the pipeline file, one at a time.
 
         A variant that cannot be made is yielded as a candidate with the reason; the run goes on. If
-        a statically quantized variant lost more than the metric limit, the variants of `RESCUES`
-        are made too.
+        the metric loss of a statically quantized variant is above the limit, the variants of
+        `RESCUES` are made too.
 
         Args:
             evidence: golden batch and test split, with the trained model's outputs.
@@ -146,10 +146,10 @@ class Exporter:
     def make(self, name: str) -> Path:
         """Make one variant unless its file exists, and return the file.
 
-        A variant that failed is not tried again when another one needs it.
+        A variant that failed is not tried again when another variant is converted from it.
 
         Raises:
-            WorkError: the variant cannot be made, or not on this machine.
+            WorkError: the variant cannot be made, or this machine lacks what it needs.
         """
         if name in ENGINES:
             return self._engine(name)
@@ -162,7 +162,7 @@ class Exporter:
             self._make_variant(name, path)
         except WorkError as error:
             if not error.transient:
-                self._failed[name] = copy(error)  # without the frames, which hold the model
+                self._failed[name] = copy(error)  # no traceback: its frames hold the model
             raise
         return path
 
@@ -241,7 +241,7 @@ class Exporter:
 
 
 def _latency_refusal(candidate: GraphCandidate, latency_slo_ms: float | None) -> str | None:
-    """Return a reason if the latency of one row is above the limit or NaN, else None."""
+    """Return a reason if the p99 of one row is above the limit, NaN or not known, else None."""
     speed = candidate.speed
     if latency_slo_ms is None or (speed is not None and speed.p99_ms <= latency_slo_ms):
         return None

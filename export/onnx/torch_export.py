@@ -69,7 +69,7 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
         raise WorkError(
             "the model cannot be exported to ONNX",
             seen=_first_line(_last_cause(error)),
-            valid="a forward without data-dependent control flow",
+            valid="a forward method without data-dependent control flow",
             hint="call torch.onnx.export on the module by itself to find the cause",
         ) from error
 

@@ -1,8 +1,8 @@
 """The attention function for converting a decoder to OpenVINO, and checks for unsupported decoders.
 
-transformers calls this function instead of its own (`AttentionInterface`). Every layer then becomes
-one ScaledDotProductAttention with as many key and value heads as query heads, which the engine
-(OpenVINO GenAI) turns into paged attention.
+transformers calls this function instead of its own (`AttentionInterface`). The attention of every
+layer then becomes one ScaledDotProductAttention operation, with as many key and value heads as
+query heads. The engine (OpenVINO GenAI) turns this operation into paged attention.
 
 A decoder whose attention is not supported by paged attention is refused at export.
 """
@@ -75,7 +75,7 @@ class Attention:
             attention_mask: `[batch, 1, queries, tokens]`, added to the scores.
             dropout: ignored.
             scaling: factor of the scores; None for 1/√width.
-            asked: other features that the layer requests.
+            asked: other keyword arguments of the layer's call, such as `softcap`.
 
         Returns:
             Output `[batch, queries, heads, value width]`, and None for the attention weights.
@@ -137,7 +137,7 @@ def attending(model: PreTrainedModel, attention: Attention) -> Iterator[None]:
 
 
 ATTENTION = ("full_attention", "sliding_attention")
-"""Kinds of layers that keep keys and values of each token. `refusal` checks which are supported."""
+"""Kinds of layers that keep keys and values of each token; `refusal` checks their attention."""
 
 
 def unlike(kinds: Collection[str], takes: Collection[str], alibi: bool) -> str | None:
@@ -150,7 +150,7 @@ def unlike(kinds: Collection[str], takes: Collection[str], alibi: bool) -> str |
     """
     other = sorted({kind for kind in kinds if kind not in ATTENTION})
     if other or "past_key_values" not in takes:
-        has = f"layers of {', '.join(other)}" if other else "no keys and values"
+        has = f"layers of {', '.join(other)}" if other else "no layers that keep keys and values"
         return f"it has {has}: linear attention, state spaces and the like are not served"
     if alibi or "position_ids" not in takes:
         return "its attention scores are shifted by distance (ALiBi)"
@@ -170,7 +170,7 @@ def refusal(layers: int, context: int | None, seen: Sequence[Attended]) -> str |
             `AttentionInterface`.
     """
     if seen and len(seen) != layers:
-        return f"{len(seen)} attention calls for {layers} layers: some layers are of another kind"
+        return f"it makes {len(seen)} attention calls for {layers} layers: some are of another kind"
     windows = [each.sliding_window for each in seen if each.sliding_window is not None]
     if windows and (context is None or min(windows) < context):
         has = "any length" if context is None else f"{context:,} tokens"
@@ -194,7 +194,7 @@ def other_kind(layers: int, cached: int, attentions: int | None = None) -> str |
     """
     if cached != layers:
         return (
-            f"{cached} of its {layers} layers keep keys and values: "
+            f"only {cached} of its {layers} layers keep keys and values: "
             "linear attention and state spaces are not served"
         )
     if attentions is not None and attentions != layers:
@@ -218,15 +218,15 @@ def number_of(folder: Path, name: str) -> int:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers may raise anything on a damaged folder
         raise InputError(
-            f"the config.json in {folder.name} cannot be read",
+            f"the model's config {folder / 'config.json'} cannot be read",
             seen=next(iter(str(error).splitlines()), type(error).__name__),
             valid="config.json of a decoder that the installed transformers supports",
-            hint="run the pipeline of that model again",
+            hint="run the model's pipeline again",
         ) from error
     number = getattr(config.get_text_config(), name, None)
     if not isinstance(number, int):
         raise InputError(
-            f"the config of the model of type {config.model_type} has no integer {name}",
+            f"{folder / 'config.json'}, of a {config.model_type} model, has no integer {name}",
             seen=number,
             valid="a decoder with vocab_size and max_position_embeddings in its config",
         )

@@ -63,13 +63,16 @@ class Concatenating(Cache):
         return self.get_seq_length()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Return the number of tokens to attend to, and the position of the first."""
+        """Return the number of tokens to attend to, and the position of the first of them."""
         return self.get_seq_length() + query_length, 0
 
 
 BATCH, PAST, NEW = 2, 2, 3
 """Sizes of the example inputs for tracing; these dimensions are dynamic in the OpenVINO model."""
-ALSO = "plain causal attention in every layer: llama, qwen, mistral without a window, gpt2, phi, …"
+ALSO = (
+    "a decoder with plain causal attention in every layer, such as llama, qwen, gpt2, phi, or "
+    "mistral without a window"
+)
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def to_ir(model: PreTrainedModel) -> Any:
         raise _refused(model, reason)
     made = make_stateful(ir, layers)
     if (paged := count_paged_attentions(made)) != layers:
-        raise _refused(model, f"paged attention supports {paged} of its {layers} layers")
+        raise _refused(model, f"OpenVINO's paged attention supports {paged} of its {layers} layers")
     return made
 
 
@@ -191,7 +194,7 @@ def _find_widths(model: PreTrainedModel, layers: int) -> list[Widths]:
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # a layer needs another kind of cache or its own mask, or accepts no positions
         raise _refused(
-            model, f"it does not work with a plain cache, mask or positions: {_first(error)}"
+            model, f"it fails with a plain key-value cache, mask and position ids: {_first(error)}"
         ) from error
     context = getattr(config, "max_position_embeddings", None)
     reason = other_kind(layers, len(cache.present)) or refusal(layers, context, attention.seen)

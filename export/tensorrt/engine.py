@@ -52,7 +52,7 @@ def axes_of(read: ModelInput, largest_batch: int, golden_rows: int) -> Axes:
 
 
 def file_of(folder: Path, name: str, ties: EngineFingerprint) -> Path:
-    """Return the path of a variant's engine; the file name has the GPU, driver and TensorRT.
+    """Return the path of a variant's engine; the file name contains GPU and software versions.
 
     Args:
         folder: folder of the variants.
@@ -120,7 +120,7 @@ class EngineSession:
             for name, tensor in tensors.items():
                 if not context.set_input_shape(name, tuple(tensor.shape)):
                     raise WorkError(
-                        f"the TensorRT engine does not accept {name} of this shape",
+                        f"the TensorRT engine does not accept this shape of the input {name}",
                         seen=tuple(tensor.shape),
                         valid="the sizes of the engine's optimization profile",
                     )

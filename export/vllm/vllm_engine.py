@@ -65,7 +65,7 @@ class VllmEngine:
         return np.stack([*rows, np.zeros_like(rows[0])])
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
-        """Continue all prompts at once by `new` tokens each, also after an end token."""
+        """Continue all prompts at once by `new` tokens each; an end token does not end a text."""
         sampling = self._vllm.SamplingParams(
             **{"max_tokens": new, "temperature": 0.0, "ignore_eos": True, "detokenize": False}
         )
@@ -92,7 +92,7 @@ class VllmEngine:
 
 
 def by_token(flat: Any) -> list[Array]:
-    """Return vLLM's flat log-probabilities by position, each `[vocabulary]`, float32.
+    """Return vLLM's flat log-probabilities as one float32 array `[vocabulary]` per position.
 
     The first position of a prompt has no log-probabilities, so its array is empty.
 

@@ -110,12 +110,15 @@ async def _mark_lost_runs(client: "PrefectClient", settings: Settings) -> None:
     ours = _filter_deployments(tags=(f"{HOME_TAG}{home_id(settings)}",))
     for run in await _read_runs(client, ours, _filter_states(*active)):
         if str(run.id) not in alive:
-            message = "The run's process ended without a report: a restart, or memory ran out."
+            message = (
+                "The run's process ended without a report, for example because the machine "
+                "restarted or memory ran out."
+            )
             await client.set_flow_run_state(run.id, Crashed(message=message))
 
 
 async def _delete_superseded(client: "PrefectClient", specs: tuple[DeploymentSpec, ...]) -> None:
-    """Delete the missed runs that need not be made up for."""
+    """Delete the missed runs that `find_superseded` selects."""
     from prefect.client.schemas import filters
     from prefect.client.schemas.objects import StateType
 

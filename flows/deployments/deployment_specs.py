@@ -1,7 +1,8 @@
 """Plans which deployments should exist and what to change in Prefect; has no side effects.
 
-The deployments are those of `infra/prefect.yaml`, once for each pipeline file. Prefect is not
-imported here, so `millrace up` can refuse a bad file before it starts anything.
+The deployments are those of `infra/prefect.yaml`. A deployment with the parameter `pipeline_file`
+is repeated for each pipeline file. Prefect is not imported here, so `millrace up` can refuse a bad
+file before it starts anything.
 
 A deployment is registered as its spec says. A pause that a user set stays. Any other difference is
 reverted. A deployment that would run foreign code is deleted first, because Prefect's update keeps
@@ -34,7 +35,7 @@ class DeploymentSpec:
         cron: when to run; None: only on request.
         timezone: the time zone of `cron`.
         limit: the maximum number of concurrent runs.
-        collision_strategy: `ENQUEUE` or `CANCEL_NEW`: what happens to a run beyond the limit.
+        collision_strategy: what happens to a run beyond the limit, `ENQUEUE` or `CANCEL_NEW`.
     """
 
     name: str
@@ -129,7 +130,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ExistingSchedule:
-    """One schedule of a deployment in Prefect; `cron` is None if it is not a cron schedule."""
+    """One schedule of a deployment in Prefect; `cron` is None for other kinds of schedules."""
 
     id: UUID
     cron: str | None

@@ -19,7 +19,7 @@ API = "PREFECT_API_URL"
 def record_flow_run(run: Path) -> Iterator[None]:
     """Keep a locked record of the flow run while the block runs.
 
-    A run on a temporary Prefect server gets no record, because it ends with that server.
+    A run on a temporary Prefect server gets no record, because the server ends with its command.
 
     Args:
         run: the folder `run` of the home.
@@ -58,5 +58,8 @@ def _mark_crashed(run_id: UUID) -> None:
     with suppress(ObjectNotFound), get_client(sync_client=True) as client:
         run = client.read_flow_run(run_id)
         if run.state is None or not run.state.is_final():
-            message = "The run's process ended without a report: its Ray stopped, or it was killed."
+            message = (
+                "The run's process ended without a report, because Ray stopped or the process was "
+                "killed."
+            )
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)

@@ -55,7 +55,7 @@ Register = Callable[[DeploymentSpec, bool], Awaitable[UUID]]
 
 
 class ScheduleLoop:
-    """Checks the deployments in Prefect again and again, and restores those that differ.
+    """Checks the deployments in Prefect repeatedly, and restores those that differ from the specs.
 
     Args:
         settings: the settings of this home.
@@ -175,7 +175,8 @@ class ScheduleLoop:
     def _is_ours(self, found: "DeploymentResponse") -> bool:
         """Return whether a deployment belongs to this home.
 
-        On the embedded server, so does a deployment without the tag of a home.
+        On the Prefect server of `up`, a deployment without the tag of a home belongs to this home
+        too.
         """
         home = home_id(self._settings)
         if found.work_pool_name is not None or TAG not in found.tags:
@@ -196,7 +197,7 @@ class ScheduleLoop:
                 found = change.deployment
                 for schedule in found.schedules:
                     await self._client.delete_deployment_schedule(found.id, schedule.id)
-                log.info("%s is no longer scheduled", found.name)
+                log.info("the deployment %s is no longer scheduled", found.name)
                 continue
             if change.replaces is not None:
                 await self._client.delete_deployment(change.replaces)
@@ -212,9 +213,10 @@ class ScheduleLoop:
         """
         name = change.spec.name
         if self._applied.get(name) != change.spec:
-            log.info("%s is registered: %s", name, change.spec.cron or "only on request")
+            when = change.spec.cron or "only on request"
+            log.info("the deployment %s is registered, to run: %s", name, when)
             return
-        log.warning("%s was restored: %s", name, change.reason)
+        log.warning("the deployment %s was restored: %s", name, change.reason)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._put_back = (*self._put_back, PutBack(name, change.reason, now))[-MAX_PUT_BACK:]
 

@@ -31,7 +31,7 @@ class PipelineFile:
     Attributes:
         file: its path, or a pattern that matches no file.
         pipeline: its content; None if the file is gone or not valid.
-        reason: why the file is not valid; empty if it is gone.
+        reason: why the file is not valid; empty if the file is valid or gone.
     """
 
     file: str

@@ -29,8 +29,8 @@ POLL_SECONDS = 0.2
 FATAL_RESTARTS = 2
 TAIL_LINES = 15
 NO_GUARD = (
-    "MILLRACE_GUARD=off: no guard checks requests to Triton's HTTP ports; one request from another "
-    "process or from a web page can end the server"
+    "MILLRACE_GUARD=off: no proxy checks requests to Triton's HTTP ports, so one request from "
+    "another process or from a web page can end Triton"
 )
 REQUESTED_EXITS = (0, -signal.SIGTERM)
 
@@ -142,13 +142,15 @@ def _start_if_down(settings: Settings, report: Report) -> Process | None:
         raise WorkError(
             "another `millrace up` is starting the services of this Millrace home folder",
             seen=settings.home,
+            hint="wait until it has ended, then try again",
         )
     with lock:
         if run_state.is_supervisor_alive(settings.run):
             report(f"already up for {settings.home}")
             _update_schedules(settings, report)
             if not status(settings).healthy:
-                report("some services are not healthy; see `millrace status` and the logs in logs/")
+                where = f"`millrace status` and the logs in {settings.installation().logs}"
+                report(f"some services are not healthy; see {where}")
             return None
         return _start(settings, report)
 
@@ -171,9 +173,9 @@ def _start(settings: Settings, report: Report) -> Process:
 
 
 def _update_schedules(settings: Settings, report: Report) -> None:
-    """Have the running services schedule the chosen pipeline files, and wait until they have.
+    """Have the running services schedule the chosen pipeline files, and wait until they do.
 
-    Does nothing if the user has not chosen any.
+    Does nothing if the user has not chosen pipeline files.
 
     Raises:
         WorkError: the schedules were not in Prefect in time.
@@ -182,7 +184,7 @@ def _update_schedules(settings: Settings, report: Report) -> None:
         return
     patterns = settings.pipeline_patterns()
     if schedule_state.read_patterns(settings.run, ()) != patterns:
-        report("scheduling other pipeline files")
+        report("the running services now schedule the pipeline files of MILLRACE_PIPELINES")
     schedule_state.write_patterns(settings.run, patterns)
     deadline = time.monotonic() + SCHEDULED_SECONDS
     while not _is_scheduled(settings, patterns):
@@ -191,7 +193,7 @@ def _update_schedules(settings: Settings, report: Report) -> None:
             raise WorkError(
                 f"the schedules were not in Prefect within {SCHEDULED_SECONDS:.0f} s",
                 seen=f"the end of {log}\n{_read_tail(log)}",
-                hint="the earlier schedules still apply; `millrace status` shows the present ones",
+                hint="the earlier schedules still apply; `millrace status` shows them",
             )
         time.sleep(POLL_SECONDS)
 
@@ -217,7 +219,8 @@ def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> 
     if exit_status not in REQUESTED_EXITS:
         log = settings.installation().logs / "supervisor.log"
         raise WorkError(
-            f"the supervisor ended with status {exit_status}; everything is stopped",
+            f"the supervisor of the services ended with status {exit_status}; all services are "
+            "stopped",
             hint=f"read {log}; status -9 often means that the kernel killed the process because "
             "memory ran out",
         )
@@ -300,7 +303,7 @@ def _require_free_ports(services: tuple[Service, ...]) -> None:
         for setting, port in service.ports.items():
             if not processes.is_port_free(port):
                 raise WorkError(
-                    f"{service.name} cannot listen on port {port}: it is taken",
+                    f"the service {service.name} cannot listen on port {port}: the port is taken",
                     seen=processes.describe_listener(port) or "a process of another user",
                     valid="a free port",
                     hint=f"stop that process, or set {setting} to another port",
@@ -372,7 +375,7 @@ def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
     survivors = processes.end_processes(left, 10.0)
     if survivors:
         raise WorkError(
-            "some processes could not be ended",
+            f"some processes of the services of {settings.home} could not be ended",
             seen=", ".join(f"pid {process.pid}" for process in survivors),
             hint="end them with `kill -9 PID`",
         )

@@ -1,9 +1,9 @@
-"""Checks the health of services, and detects frozen processes: alive, but no longer answering.
+"""Checks the health of services, and detects frozen processes (alive, but no longer answering).
 
 A process may be stopped by a signal, or wait for a lock that nobody releases; the kernel still
 reports it as running. Under heavy load a server answers late too, and must not be killed for that:
-a check waits ten seconds for an answer, and a process is frozen only when every check of two
-minutes has failed.
+a check waits ten seconds for an answer, and a process counts as frozen only when all checks have
+failed for the time `Service.patience` (two minutes by default).
 """
 
 import urllib.request
@@ -37,7 +37,7 @@ def is_service_healthy(service: Service, pid: int | None, timeout: float = 2.0) 
 
 
 def is_url_healthy(url: str, timeout: float = 2.0) -> bool:
-    """Return whether a GET of `url` answers 200; it never goes through a proxy."""
+    """Return whether a GET of `url` answers 200; the request never goes through a proxy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout) as response:

@@ -51,7 +51,9 @@ class MlflowLogin:
 
 
 def load_mlflow_login(settings: Settings) -> MlflowLogin | None:
-    """Return the login of the MLflow server of `up`, created once; None if it requires none.
+    """Return the login of the MLflow server of `up`; None if the server requires no login.
+
+    The login is created once and stored in the home.
 
     Raises:
         WorkError: the login's files cannot be read or written.
@@ -69,7 +71,9 @@ def load_mlflow_login(settings: Settings) -> MlflowLogin | None:
         if not ini.exists() or ini.read_text() != text:
             replace_private(ini, text)
     except OSError as error:
-        raise WorkError("the login of MLflow cannot be stored", seen=error) from error
+        raise WorkError(
+            "the files with the login of the MLflow server cannot be read or written", seen=error
+        ) from error
     return MlflowLogin(
         {"MLFLOW_TRACKING_USERNAME": ADMIN, "MLFLOW_TRACKING_PASSWORD": password},
         {

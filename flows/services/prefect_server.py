@@ -7,7 +7,8 @@ If `millrace up` does not run, a command starts a temporary Prefect server as it
 the command's session the server would also receive the terminal's Ctrl-C and be gone when the flow
 reports its end, and the flow would retry for minutes. So the server has its own session. Prefect
 ends the server in the command's exit handlers, which SIGTERM and SIGKILL skip, so the server also
-watches its command. If even that fails, as with a frozen server, the next command ends the server.
+watches its command. A server that cannot end itself, for example because it is frozen, is ended by
+the next command.
 """
 
 import os
@@ -57,7 +58,8 @@ class _GuardedSubprocess:
             GUARDED_FACTORY if each == PREFECT_FACTORY else each for each in options.pop("args")
         ]
         assert GUARDED_FACTORY in argv, (
-            "Prefect starts its temporary server in an unknown way, so it would be unguarded"
+            "Prefect starts its temporary server in an unknown way, so the server would run "
+            "without Millrace's origin check"
         )
         return subprocess.Popen(argv, **options, env=environment, start_new_session=True)
 
@@ -96,7 +98,7 @@ def create_temporary_app() -> ASGIApp:
 
 
 def _exit_with_parent(command: int) -> None:
-    """End this process when its parent is no longer the command."""
+    """End this process when its parent is no longer the process with the id `command`."""
     while os.getppid() == command:
         time.sleep(WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -36,7 +36,7 @@ def describe_process(pid: int | None) -> str | None:
 
 
 def find_marked(name: str, value: str) -> list[psutil.Process]:
-    """Return the processes that were started with the variable `name` set to `value`.
+    """Return the processes whose environment has the variable `name` with the value `value`.
 
     This also finds processes that have left their parent and their session. It leaves out this
     process and its ancestors, zombies, and the processes of other users.

@@ -32,11 +32,11 @@ class Service:
     """One process to keep alive.
 
     Attributes:
-        name: the service's name, also that of its log.
+        name: the name of the service and of its log file.
         argv: its command with arguments.
         log: the file that its output goes to.
-        environment: its variables in addition to those that every service has.
-        is_isolated: whether it gets the variables of `environment` only.
+        environment: its own environment variables, in addition to the variables of all services.
+        is_isolated: whether it gets only its own environment variables.
         address: the address for users and clients; empty if it listens nowhere.
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
         health: a URL or Unix socket that answers 200 when the service is healthy, or a file to
@@ -109,7 +109,8 @@ def prefect_service(settings: Settings) -> Service:
         health_path="/api/health",
         environment={
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
-            # By default leases are in memory, so a restart forgets which run has the only slot.
+            # By default Prefect keeps its concurrency leases in memory, so a restart forgets which
+            # run has the only slot of a deployment.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
@@ -178,13 +179,14 @@ def webhook_service(settings: Settings) -> Service:
         settings,
         "webhook",
         "millrace.flows.triggers.webhook",
-        # The receiver retries whole releases; a call retried for minutes would delay that.
+        # The receiver retries a failed release. A call to MLflow that is retried for minutes would
+        # delay this.
         environment={"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"},
         # The receiver releases as soon as it runs, and would report services that are still
         # starting as failures.
         after=("mlflow", "prefect", "triton", "guard"),
-        # Its health check also fails when its watch stalls, because nothing else would then
-        # request releases.
+        # Its health check also fails when the watch in this process stalls, because then only the
+        # webhook would request releases.
         patience=60.0,
     )
 
@@ -274,16 +276,16 @@ def _log_file(settings: Settings, name: str) -> Path:
 
 
 def service_environment(settings: Settings, service: Service) -> dict[str, str]:
-    """Return the whole environment of a service's process."""
+    """Return all environment variables of a service's process."""
     inherited = {} if service.is_isolated else child_environment(settings)
     return {**inherited, MARK: str(settings.home), **service.environment}
 
 
 def find_service(settings: Settings, names: list[str]) -> Service:
-    """Return the service that is named.
+    """Return the service with the name in `names`, which must have exactly one name.
 
     Raises:
-        InputError: not exactly one service is named, or it does not run here.
+        InputError: `names` does not have exactly one name, or the named service does not run here.
     """
     services = {service.name: service for service in local_services(settings)}
     if len(names) != 1 or names[0] not in services:

@@ -1,8 +1,9 @@
 """The supervisor behind `millrace up`: starts each service, and restarts it when it dies.
 
-honcho's manager ends every process when one ends. That suits development, but not a server that
-must come back by itself. So the supervisor has its own loop; `infra/Procfile` has the same commands
-for honcho. A process that is alive but frozen is killed and restarted too.
+honcho, a program that runs the commands of a Procfile, ends all of them when one ends. This suits
+development, but not a server that must come back by itself. So the supervisor has its own loop;
+`infra/Procfile` has the same commands for honcho. A process that is alive but frozen is killed and
+restarted too.
 
 Each service has its own session and writes to its log itself, so that it neither dies nor blocks
 with the supervisor.
@@ -52,7 +53,10 @@ def restart_delay(failures: int) -> float:
 
 
 def count_failures(before: int, uptime: float) -> int:
-    """Return the failures in a row after one more death; 1 after an uptime of `STEADY_SECONDS`."""
+    """Return the number of failures in a row after a process has died once more.
+
+    After an uptime of `STEADY_SECONDS` the count begins again at 1.
+    """
     return 1 if uptime >= STEADY_SECONDS else before + 1
 
 
@@ -113,7 +117,10 @@ class Supervisor:
         self.is_stopping = True
 
     def update(self, child: Child) -> None:
-        """Start the child if it is time, or record that it has died."""
+        """Start the child's process if a start is due; else record its death, or kill it if frozen.
+
+        A process is frozen if it is alive, but no longer answers.
+        """
         if child.process is None:
             if self.clock() >= child.start_at and not self.must_wait(child):
                 self.start(child)
@@ -140,7 +147,7 @@ class Supervisor:
         if not history.is_frozen(pid, uptime=uptime, now=now, patience=service.patience):
             return
         log.warning(
-            "%s (pid %d) is alive but failed %d health checks in a row; it is being restarted",
+            "the service %s (pid %d) is alive but failed %d health checks in a row; restarting it",
             *(service.name, pid, history.failures),
         )
         child.history = HealthHistory()
@@ -159,7 +166,10 @@ class Supervisor:
             )
 
     def check_repeatedly(self, child: Child) -> None:
-        """Check every few seconds, in a thread, so that a slow answer delays nothing else."""
+        """Check the child's health every few seconds until `stop`.
+
+        Runs in its own thread, so that a slow answer delays nothing else.
+        """
         while not self.is_stopping:
             time.sleep(CHECK_SECONDS)
             self.check_health(child)

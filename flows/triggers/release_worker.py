@@ -7,9 +7,9 @@ another model.
 
 A flow run is created only when something is due, so that Prefect shows only releases that did
 something. The flow run is a run of the `release` deployment that is created in the state Pending.
-A runner does not pick it up, because a runner picks up scheduled runs only. Prefect assigns the
-deployment's one slot when a run changes to Pending. This run begins as Pending, so it needs no
-slot, and leaves none occupied if this process dies. An occupied slot would block for minutes a
+A runner picks up scheduled runs only, so no runner picks up this flow run. Prefect assigns the
+deployment's one slot when a run changes to Pending. This flow run begins as Pending, so it needs no
+slot, and leaves no slot occupied if this process dies. An occupied slot would block for minutes a
 release that was requested by hand. The lock of `millrace.serving.release.reconcile` ensures that no
 two releases work on one model.
 """
@@ -41,7 +41,7 @@ from millrace.tasks.release import ReleaseCheck, reconcile_triton
 from millrace.tasks.run_names import release_name
 
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
-"""Pauses after transient failures in a row; after the last one the watch takes over."""
+"""Pauses before the retries of a transient failure; after the last retry the watch takes over."""
 MAX_RELEASES = 4
 """Maximum concurrent releases; further requests wait, and are then released together."""
 
@@ -64,9 +64,9 @@ class ReleaseWorker:
     delay the exit.
 
     Args:
-        release: a function that runs one release; its arguments are the reasons for the release
-            and the models, None for all.
-        retry_seconds: the pauses after transient failures in a row.
+        release: a function that runs one release. Its arguments are the reasons for the release,
+            and the models (None: all models).
+        retry_seconds: the pauses before the retries after a transient failure.
     """
 
     def __init__(
@@ -81,7 +81,10 @@ class ReleaseWorker:
         self._is_stopping = False
 
     def request(self, model: str | None, reason: str) -> None:
-        """Request a release of `model` (None: all models); a waiting request is replaced."""
+        """Request a release of `model` (None: all models).
+
+        This replaces a waiting request for the same model.
+        """
         with self._changed:
             self._waiting[model] = reason
             self._changed.notify_all()
@@ -98,7 +101,10 @@ class ReleaseWorker:
             thread.join(max(deadline - time.monotonic(), 0))
 
     def _start_next(self) -> None:
-        """Start a release of the waiting models that are not being released; needs the lock."""
+        """Start a release of the waiting models that are not being released.
+
+        The caller must hold the lock of `_changed`.
+        """
         busy = {model for requests in self._running.values() for model in requests}
         free = {model: reason for model, reason in self._waiting.items() if model not in busy}
         if not free or self._is_stopping or len(self._running) >= MAX_RELEASES:
@@ -130,7 +136,7 @@ class ReleaseWorker:
             return None if self._is_stopping else newer
 
     def _fails_transiently(self, requests: Requests) -> bool:
-        """Release once; return whether it failed and should be retried before the watch retries."""
+        """Release once; return whether the release failed and this thread should retry it."""
         asked_by = ", ".join(requests.values())
         models = None if None in requests else [model for model in requests if model is not None]
         try:
@@ -189,7 +195,7 @@ class Releaser:
         """
         due = {m: each for m, each in self._find_due().items() if models is None or m in models}
         if not due:
-            log.info("nothing is due: %s", asked_by)
+            log.info("nothing is due: the requested release (%s) has nothing to do", asked_by)
             return
         work = ", ".join(describe_action(each) for each in due.values())
         log.info("releasing (%s): %s", work, asked_by)
@@ -212,7 +218,9 @@ class Releaser:
         try:
             run = self._create_run({"asked_by": asked_by, "models": models}, due)
         except Exception as error:
-            log.warning("releasing without Prefect: %s", first_line(error))
+            log.warning(
+                "Prefect cannot create a flow run; releasing without Prefect: %s", first_line(error)
+            )
             self._release_without_run(asked_by, models)
             return
         if run is None:

@@ -1,9 +1,9 @@
 """Checks every few seconds whether a release is due, and requests one if so.
 
-A webhook announces a changed alias, but MLflow sends it only once. No event announces a Triton that
-restarted without models, a backend whose process was killed, the end of a rollout's step, or the
-end of the minute that a model is still served without its alias. The watch finds all of these, and
-requests nothing when nothing is due.
+A webhook announces a changed alias, but a lost event is not sent again. No event announces a Triton
+that restarted without models, a backend whose process was killed, or the end of a rollout's step.
+Nor does an event announce that a minute has passed since an alias was removed, after which the
+model is unloaded. The watch finds all of these, and requests nothing when no release is due.
 
 `Watch` is a thread of the webhook's receiver; `watch_releases` is `millrace release --watch`.
 """
@@ -23,10 +23,13 @@ LATE_SECONDS = 60.0
 MAX_CORE_SHARE = 0.05
 """Checks may use this share of one core; if they use more, they run less often."""
 REPEAT_SECONDS, MAX_REPEAT_SECONDS = 60.0, 300.0
-"""The pause between two requests for the same reason doubles each time, up to the second value."""
+"""The pause between two requests for the same reason: at first `REPEAT_SECONDS`.
+
+The pause doubles each time, up to `MAX_REPEAT_SECONDS`.
+"""
 IMMEDIATE_REPEATS = 3
-"""If a release succeeds but its reason stays due, the release is requested again at once, until
-there were this many requests for the reason. Then further requests wait too."""
+"""If a release succeeds but is still due for the same reason, it is requested again at once, until
+there were this many requests. Further requests wait for the pause above."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,10 @@ class Request:
     """The last request for one model.
 
     Attributes:
-        reason: what was due.
+        reason: why a release was due.
         requested_at: the time of the last request, in seconds.
         attempts: how often the release was requested for this reason.
-        is_released: whether a release has succeeded since.
+        is_released: whether a release has succeeded since the request.
     """
 
     reason: str
@@ -145,7 +148,7 @@ class Watch(PollingThread):
         super().start()
 
     def note_release(self, models: Collection[str] | None) -> None:
-        """Record that a release of `models` (None: all) succeeded; a repeat may then be due."""
+        """Record that a release of `models` (None: all models) succeeded."""
         self._throttle.note_release(models)
 
     @property
@@ -178,7 +181,7 @@ def watch_releases(
     """Check every `interval` seconds until Ctrl-C, and release when something is due.
 
     If a server fails, the error is logged and the release retried after a minute or more. A bug in
-    Millrace ends the loop, because it would only recur.
+    Millrace ends the loop, because a retry would only meet the same bug.
 
     Args:
         interval: the seconds between two checks.

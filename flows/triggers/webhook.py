@@ -1,8 +1,8 @@
 """The receiver of MLflow's webhook and the watch: `python -m millrace.flows.triggers.webhook`.
 
 MLflow announces every changed alias; when a champion has changed, the receiver releases at once.
-MLflow keeps its events in memory and retries for some seconds only, so the webhook is only a hint:
-the watch checks every few seconds, also without a webhook.
+MLflow keeps its events in memory and retries for some seconds only, so an event may be lost.
+Therefore the watch checks every few seconds whether a release is due, also without a webhook.
 
 The webhook is registered in MLflow once, and restored if it was changed or removed. An event that
 occurs while MLflow or the receiver does not run is lost. So a release is requested whenever MLflow
@@ -126,7 +126,8 @@ class Registrar(PollingThread):
         self._address, self._wanted, self._catch_up = address, wanted, catch_up
         self._lost_events: str | None = "started"
         self._warning = WarnOnce(
-            "cannot register the webhook in MLflow, so only the watch requests releases; error: %s"
+            "cannot register the webhook in MLflow, so Millrace finds a changed alias only by its "
+            "own checks every few seconds; error: %s"
         )
 
     def check(self) -> float:

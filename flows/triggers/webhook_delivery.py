@@ -42,7 +42,7 @@ class DeliveryResult:
     Attributes:
         status: HTTP status.
         reason: the body of the response.
-        model: the model to release; None if there is none.
+        model: the model to release; None if the delivery requests no release.
         change: the change of the model's alias.
     """
 
@@ -91,7 +91,7 @@ class SeenDeliveries:
 
 
 def is_too_large(headers: Mapping[str, str], body: bytes) -> bool:
-    """Return whether a body exceeds `MAX_BYTES`, by its header or by the bytes that were read."""
+    """Return whether a body exceeds `MAX_BYTES`, by its content-length or by the bytes read."""
     declared = headers.get("content-length", "")
     return len(body) > MAX_BYTES or (declared.isdecimal() and int(declared[:20]) > MAX_BYTES)
 
@@ -187,7 +187,7 @@ class Receiver:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Read a body up to `MAX_BYTES`; read nothing if its header declares more."""
+    """Read a body up to `MAX_BYTES`; read nothing if the header content-length declares more."""
     body = bytearray()
     if not is_too_large(request.headers, b""):
         async for chunk in request.stream():

@@ -201,18 +201,18 @@ def require_readable(folder: Path, what: str) -> None:
         raise
     except WorkError as error:
         raise InputError(
-            f"the evidence of {what} cannot be read",
+            f"the evidence files of {what} cannot be read",
             seen=error.what,
             valid="files as `millrace run` registers them",
-            hint="register the model again",
+            hint="run the pipeline again with `millrace run`, which registers a new version",
         ) from error
 
 
 def check_folder(folder: Path) -> None:
-    """Read every file of a folder.
+    """Read every JSON, YAML and npz file of a folder, within the limits.
 
     Raises:
-        ValueError, OSError: a file cannot be read.
+        ValueError, OSError: a file cannot be read, or exceeds a limit.
     """
     for file in sorted(folder.iterdir()):
         try:

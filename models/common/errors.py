@@ -89,7 +89,7 @@ class TransientError(WorkError):
 class SilentError(TransientError):
     """A service accepts connections and does not answer.
 
-    No step retries, because the check has already waited for the answer.
+    No step retries after this error, because the check has already waited for the answer.
     """
 
 

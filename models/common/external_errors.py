@@ -2,7 +2,8 @@
 
 Libraries such as delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect report a full disk or a
 corrupt database as errors of their own, often as text and deep in a chain of causes.
-`explain_external_error` reads the chain. An error that it does not know is a bug in Millrace.
+`explain_external_error` reads the chain. An error that this function does not know is a bug in
+Millrace.
 """
 
 import errno
@@ -82,7 +83,7 @@ Each entry has the library's packages, the error class, what failed and the hint
 
 
 def explain_external_error(error: BaseException) -> MillraceError | None:
-    """Return the error to show for an exception that Millrace did not cause; None if it is unknown.
+    """Return the error to show for an exception that Millrace did not cause; None if unknown.
 
     Args:
         error: any exception; its causes and contexts are read too.

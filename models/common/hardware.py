@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def kind(self) -> str:
-        """GPU, or CPU architecture and flags; only measurements of one kind are comparable."""
+        """GPU name, or CPU architecture and flags; only measurements of one kind are comparable."""
         return self.gpu or ", ".join((platform.machine(), *self.flags))
 
     def __str__(self) -> str:

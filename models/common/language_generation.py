@@ -1,10 +1,10 @@
 """How a prompt becomes a language model's input, and where its answer ends.
 
 Golden answers, measurements, releases, the live server and batch jobs all use this file, so that
-they cannot differ. A text is tokenized without a chat template; the tokenizer puts its special
-tokens before the text. A chat is first rendered by the model's chat template, special tokens
-included. An answer ends at any end token that the model's `generation_config.json` names, and does
-not show that token.
+all of them treat prompts and answers alike. A text is tokenized without a chat template; the
+tokenizer puts its special tokens before the text. A chat is first rendered by the model's chat
+template, special tokens included. An answer ends at any end token that the model's
+`generation_config.json` names, and does not show that token.
 
 Triton's backend gets a copy of this file, so it imports nothing else of Millrace.
 """
@@ -79,7 +79,8 @@ def shown_ids(ids: Sequence[int], ends: Collection[int]) -> Sequence[int]:
 class TemplateRefusal(ValueError):
     """A chat template rejects messages.
 
-    The error's text is the message that the template raised. It is empty for another cause.
+    The error's text is the message that the template raised. The text is empty if there was
+    another cause.
     """
 
 

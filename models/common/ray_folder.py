@@ -1,10 +1,10 @@
 """The folder of the embedded Ray: its sockets, its logs, and the code that its workers unpack.
 
 Ray's default is `/tmp/ray`, which every user of the machine may write to: another user could
-replace a log by a link, and so make Ray write into any file of the user who started it. Ray sets
-these permissions wherever its folder is, so Millrace puts the folder into a private one, which only
-this user may enter. The private folder is not in the home folder, whose path may be too long for a
-socket.
+replace a log by a link, and so make Ray write into any file of the user who started it. Ray lets
+every user write to its folder wherever the folder is, so Millrace puts it into a private folder,
+which only this user may enter. The private folder is not in the home folder, whose path may be too
+long for a socket.
 """
 
 import os
@@ -41,7 +41,8 @@ def ray_folder() -> Path:
             return path / RAY
     raise WorkError(
         "the folder of the embedded Ray cannot be created",
-        seen=f"{path.with_name(_name())} and {NAMES - 1} like it exist and are not private",
+        seen=f"{path.with_name(_name())} and {NAMES - 1} similar paths exist; none is a folder "
+        "that only this user may enter",
         hint="remove them, or set RAY_TMPDIR to a folder of your own; its path must be short, "
         "because Ray puts Unix sockets there, whose paths have at most some 100 characters",
     )

@@ -125,7 +125,7 @@ def _unreachable(
     return kind(
         f"{service} cannot be reached at {address}",
         seen=error,
-        valid=f"the address of a running {service}",
-        hint=f"if `millrace up` started it, run `millrace status`; otherwise check {setting}, or "
-        f"unset it to use the embedded {service}",
+        valid=f"an address at which {service} answers",
+        hint=f"if `millrace up` started {service}, run `millrace status`; otherwise check "
+        f"{setting}, or unset {setting} to use the embedded service",
     )

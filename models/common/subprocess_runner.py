@@ -2,9 +2,9 @@
 
 A program that hangs, crashes or exhausts its memory does not take its caller down. The subprocess
 is `python -m millrace.models.common.subprocess_runner BYTES PROGRAM [ARGUMENTS…]`: it sets its own
-memory limit and runs PROGRAM, a Python file or the name of a module. (When the limit was set
-between fork and exec, in a process with the threads of a gRPC client, the child crashed.) The last
-line on stderr says why the program failed; run `python PROGRAM` for a stack trace.
+memory limit and runs PROGRAM, a Python file or the name of a module. (Setting the limit between
+fork and exec crashed the child if its parent ran threads of a gRPC client.) The last line on stderr
+says why the program failed; run `python PROGRAM` for a stack trace.
 """
 
 import resource
@@ -96,7 +96,8 @@ def run_in_subprocess(
         if not retry_killed:
             raise WorkError(f"{what} was killed")
         # The kernel killed the program because memory ran out, or a person did: not its fault.
-        raise TransientError(f"{what} was killed", hint="try it again")
+        hint = "the machine may have run out of memory; run the command again"
+        raise TransientError(f"{what} was killed", hint=hint)
     if process.returncode:
         raise WorkError(describe_exit(process.returncode, errors.decode(errors="replace"), what))
     return out

@@ -20,7 +20,7 @@ from millrace.models.common.errors import InputError, nearest
 
 
 def load(reference: str, folder: Path) -> object:
-    """Import `module:attribute` from `folder`, afresh.
+    """Import a module of `folder` afresh, and return the attribute that `module:attribute` names.
 
     cloudpickle pickles the module by value, so that Ray's workers, which do not see the folder,
     can run it. A sibling module that is imported inside a function is not pickled, so siblings

@@ -20,10 +20,10 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a string: like `Literal`, with values from a table that is read on first use.
+    """Annotation of a string that, as with `Literal`, must be one of certain values.
 
     Attributes:
-        names: function that returns the values.
+        names: function that returns the allowed values; it is called only when they are needed.
     """
 
     names: Callable[[], Iterable[str]]

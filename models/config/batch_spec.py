@@ -81,8 +81,8 @@ class BatchSpec(Spec):
         7,
         ge=0,
         le=366,
-        description="How many days back the scheduled run looks for dates without a commit, and "
-        "scores them.",
+        description="Number of past days in which the scheduled run looks for dates without a "
+        "commit. It scores those dates too.",
     )
     key: Names = Field(
         (),
@@ -99,7 +99,7 @@ class BatchSpec(Spec):
         None,
         ge=0,
         description="Cost of the machines per hour, from which the report computes the cost of a "
-        "million tokens, or rows.",
+        "million rows or a million tokens.",
     )
     deadline: Annotated[str, AfterValidator(_check_time)] | None = Field(
         None,

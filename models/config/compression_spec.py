@@ -31,7 +31,7 @@ class PruningSpec(Spec):
         "magnitude",
         description="magnitude: the smallest weights of linear and convolution layers become zero; "
         "size and speed stay. structured: whole neurons and channels are removed, so the model is "
-        "smaller and faster; for mlp, cnn, and classes that have removable_units.",
+        "smaller and faster; for mlp, cnn, and your own classes with a method removable_units().",
     )
     sparsity: float = Field(
         0.5,
@@ -61,8 +61,8 @@ class PruningSpec(Spec):
     def _require_comparable(self) -> Self:
         if self.kind == "structured" and self.scope == "global":
             raise ValueError(
-                "kind: structured needs scope: layer, because norms of different layers are not "
-                "comparable"
+                "kind: structured needs scope: layer, because the L1 norms of units in different "
+                "layers are not comparable"
             )
         return self
 
@@ -72,5 +72,8 @@ class QuantizationAwareSpec(Spec):
 
     start: float = Field(0.5, ge=0, lt=1, description="Share of training before rounding begins.")
     averaging_constant: float = Field(
-        0.05, gt=0, le=1, description="Weight of a new batch in the moving range of activations."
+        0.05,
+        gt=0,
+        le=1,
+        description="Weight of a new batch in the moving average of the activations' range.",
     )

@@ -24,7 +24,7 @@ class FileFormat:
 
     Attributes:
         endings: endings of the file names.
-        source: the class that reads them, a `FileSource`, as `module:Class`.
+        source: the class that reads such files, a `FileSource`, as `module:Class`.
     """
 
     endings: tuple[str, ...]
@@ -105,9 +105,9 @@ class DatasetSpec(Spec):
     """Where the rows come from, and what they must hold."""
 
     source: str = Field(
-        description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row to "
-        "a file: path and text); a Delta table; sklearn:NAME; or module:function that yields "
-        "pyarrow record batches, from a folder beside the pipeline file."
+        description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row "
+        "for each file: path and text); a Delta table; sklearn:NAME; or module:function that "
+        "yields pyarrow record batches, from a module beside the pipeline file."
     )
     format: FormatName = Field("auto", description="Format of the source; auto: by its ending.")
     target: str = Field(

@@ -37,9 +37,9 @@ class ExportSpec(Spec):
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",
-        description="How one of the candidates that pass is chosen. latency: lowest p50 of one "
-        "row. throughput: most rows per second in full batches. size: fewest bytes. metric: best "
-        "task metric.",
+        description="How one of the candidates that pass the gates is chosen. latency: lowest p50 "
+        "of one row. throughput: most rows per second in full batches. size: fewest bytes. metric: "
+        "best task metric.",
     )
     max_metric_loss: float = Field(
         0.01, ge=0, le=1, description="Largest relative loss of the metric against PyTorch."

@@ -41,7 +41,7 @@ class GenerationSpec(Spec):
     enable_prefix_caching: bool = Field(
         True,
         description="Whether prompts with the same beginning share the KV cache of that beginning. "
-        "Without effect with a draft, because the engine does not support both.",
+        "It has no effect with a draft, because the engine does not support both.",
     )
     draft: VersionName | None = Field(
         None,

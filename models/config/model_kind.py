@@ -1,9 +1,9 @@
 """ModelKind: the interface of a kind of model, and the table of all kinds.
 
-Shared code (flows, tasks, registry, release, batch) calls this interface and never tests which kind
-it has. Code of only one kind is in `tasks/kinds/KIND/` and in the folders that CONTRIBUTING.md
-lists. One line of `KINDS` registers a kind. The class is imported when the kind is used, so
-commands that train nothing do not import it.
+Shared code (flows, tasks, registry, release, batch) calls this interface and never tests of which
+kind a model is. Code of only one kind is in `tasks/kinds/KIND/` and in the folders that
+CONTRIBUTING.md lists. One line of `KINDS` registers a kind. The class is imported when the kind is
+used, so commands that train nothing do not import it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ class ModelKind(Protocol):
 
 @cache
 def kind_named(name: str) -> ModelKind:
-    """Return the kind with a name.
+    """Return the kind of model that `name` stands for in `KINDS`.
 
     Raises:
         InputError: there is no such kind.
@@ -169,7 +169,11 @@ def all_variants() -> tuple[str, ...]:
 
 
 def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a pipeline file's values; without `export.candidates`, with its kind's variants."""
+    """Return a pipeline file's values, with `export.candidates` filled in if it is missing.
+
+    The candidates are the default variants of the kind that trains `model.family`. If this kind has
+    no default variants, or a value has the wrong type, the values are returned unchanged.
+    """
     model, export = values.get("model") or {}, values.get("export") or {}
     if not isinstance(model, Mapping) or not isinstance(export, Mapping):
         return values

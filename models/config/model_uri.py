@@ -1,7 +1,7 @@
 """How a pipeline file names a registered version.
 
-It is `NAME`, `NAME@ALIAS` or `NAME/VERSION`. Keys that also accept a folder or a name on the
-Hugging Face hub need MLflow's URI: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+The version is written `NAME`, `NAME@ALIAS` or `NAME/VERSION`. Keys that also accept a folder or a
+name on the Hugging Face hub need MLflow's URI: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 """
 
 import re

@@ -27,7 +27,10 @@ def _wrap_word(value: object) -> object:
 
 
 NAME = "a small letter, then at most 62 small letters, digits, - or _"
-"""The rule for a model's name. It excludes dots, which Millrace's own models in Triton have."""
+"""The rule for a model's name.
+
+It excludes dots, because names with a dot are for Millrace's own models in Triton.
+"""
 
 
 class Pipeline(Spec):

@@ -15,14 +15,14 @@ class JudgeSpec(Spec):
         gt=0,
         lt=0.5,
         description="Largest probability that a rollout promotes a candidate that is worse than "
-        "the limits below; it is divided among all steps and tests.",
+        "the other limits of rollout.judge. This probability is divided among all steps and tests.",
     )
     min_agreement: float = Field(
         0.99,
         ge=0,
         lt=1,
-        description="Smallest share of rows that both versions answer alike; one row of each "
-        "request that both answered counts.",
+        description="Smallest share of rows that both versions answer alike. Only one row is "
+        "counted of each request that both versions answered.",
     )
     max_slowdown: float = Field(
         1.3,
@@ -40,7 +40,7 @@ class JudgeSpec(Spec):
         0.01,
         ge=0,
         description="Largest relative difference of two numbers that count as alike. Rows of an "
-        "output with several columns are alike if the same column is the largest.",
+        "output with several columns are alike if their largest value is in the same column.",
     )
 
 

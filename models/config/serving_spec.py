@@ -14,8 +14,8 @@ class RequireSpec(Spec):
     signed: bool = Field(
         True,
         description="Require a signature by a key that this home folder trusts. false has an "
-        "effect only in a file that the owner of the home folder names: in MILLRACE_PIPELINES or "
-        "to `millrace score`.",
+        "effect only in a pipeline file that the owner of the home folder lists in "
+        "MILLRACE_PIPELINES or gives to `millrace score`.",
     )
     certificate: bool = Field(
         True, description="Require a certificate that the version passed its gates."

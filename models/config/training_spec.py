@@ -40,7 +40,7 @@ class ModelSpec(Spec):
     family: str = Field(
         "mlp",
         description="mlp, cnn, text_classifier, gradient_boosting, causal_lm, or module:Class: a "
-        "torch.nn.Module, from a folder beside the pipeline file, whose constructor takes "
+        "torch.nn.Module, from a module beside the pipeline file, whose constructor takes "
         "in_features (for a text: vocab_size, padding and max_tokens), num_classes and the params.",
     )
     params: dict[str, Any] = Field(
@@ -54,8 +54,9 @@ class ModelSpec(Spec):
     )
     revision: str | None = Field(
         None,
-        description="Commit of the Hugging Face hub, or SHA-256 of the checkpoint of a registered "
-        "version. When left out: the newest one when the run begins.",
+        description="Which weights model.pretrained stands for: a commit on the Hugging Face hub, "
+        "or the SHA-256 of the checkpoint of a registered version. When left out: the newest "
+        "commit, or the checkpoint of the named version, when the run begins.",
     )
     tokenizer: TokenizerSpec = Field(
         default_factory=TokenizerSpec, description="How a text becomes tokens."
@@ -91,7 +92,9 @@ class TrainingSpec(Spec):
         None, gt=0, description="Norm above which gradients are scaled down; null: no limit."
     )
     num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
-    seed: int = Field(0, ge=0, description="Seed of weights and order.")
+    seed: int = Field(
+        0, ge=0, description="Seed of the initial weights and of the order of the rows."
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="Autocast type; auto is bf16 on a GPU that has it, else fp32."
     )
@@ -142,7 +145,7 @@ class TrainingSpec(Spec):
     )
     compare: VersionName | None = Field(
         None,
-        description="A registered version that the certificate shows beside this one, measured on "
-        "the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. When left out: the "
+        description="A registered version that the certificate shows beside the new one, measured "
+        "on the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. When left out: the "
         "teacher, if there is one.",
     )

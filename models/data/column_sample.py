@@ -25,7 +25,10 @@ _DATE = rf"^{_DAY}([T ]{_TIME})?$"
 
 
 def sample_column(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
-    """Return the column's cells as one array; text of unknown type is cast if it holds numbers."""
+    """Return the sampled cells of a column as one array.
+
+    Text whose type is not known yet is cast if nearly all cells are numbers or all are booleans.
+    """
     parts = [batch.column(name) for batch in sample if name in batch.schema.names]
     parts = [plain(part) for part in parts if not pa.types.is_null(part.type)]
     if not parts:
@@ -67,7 +70,10 @@ def _read_text(text: pa.Array) -> pa.Array:
 
 
 def seen_type(array: pa.Array) -> str | None:
-    """Return int, float, bool, string or vector, else Arrow's type name; None if all are null."""
+    """Return the type of an array: int, float, bool, string, vector, else the name of Arrow's type.
+
+    None if all cells are null.
+    """
     kind = array.type
     if array.null_count == len(array):
         return None
@@ -87,9 +93,10 @@ def vector_width(name: str, array: pa.Array) -> int:
     """Return the most frequent length of the sampled vectors."""
     if seen_type(array) != "vector":
         raise InputError(
-            f"column {name!r} is declared a vector, but does not hold lists",
+            f"column {name!r} is declared a vector in dataset.columns, but does not hold lists",
             seen=array.type,
             valid="lists",
+            hint=f"write lists of numbers into {name!r}, or declare another type for {name!r}",
         )
     lengths = pc.value_counts(pc.list_value_length(array).drop_null())
     counts = dict(zip(lengths.field(0).to_pylist(), lengths.field(1).to_pylist(), strict=True))
@@ -106,7 +113,7 @@ def is_date(array: pa.Array) -> bool:
 
 
 def is_bool_text(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
-    """Return whether nearly all cells are true or false, as text whose type is not yet known."""
+    """Return whether a column without a fixed type is text, nearly all of it true or false."""
     has_open_type = any(
         field.metadata == TEXT or not pa.types.is_string(plain(pa.nulls(0, field.type)).type)
         for field in _fields(name, sample)
@@ -116,12 +123,12 @@ def is_bool_text(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -
 
 
 def has_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
-    """Return whether the cells are lists of objects."""
+    """Return whether a batch has lists of objects in the column, as a column of chats has."""
     return any(is_list_of_structs(field.type) for field in _fields(name, sample))
 
 
 def _mostly_matches(text: pa.Array, pattern: str) -> bool:
-    """Return whether nearly all cells of a text column, without nulls, match a pattern."""
+    """Return whether nearly all cells of a text column that are not null match a pattern."""
     words = pc.utf8_trim_whitespace(text.drop_null())
     words = words.filter(pc.invert(pc.is_in(words, pa.array(NULL_WORDS))))
     matching = np.count_nonzero(mask(pc.match_substring_regex(words, pattern)))

@@ -39,12 +39,12 @@ class Histogram:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The edges of the bins, one more than bins."""
+        """The edges of the bins; there is one more edge than bins."""
         places = range(self.first, self.first + len(self.counts) + 1)
         return tuple(math.ldexp(place, self.exponent) for place in places)
 
     def merged(self, other: "Histogram") -> "Histogram":
-        """Return the histogram of both sets of values, on the finest grid with enough bins."""
+        """Return the histogram of both sets of values, in at most `MAX_BINS` bins."""
         exponent = max(self.exponent, other.exponent)
         while True:
             a, b = self._coarsened(exponent), other._coarsened(exponent)
@@ -107,7 +107,8 @@ class ColumnStatistics:
 
     Attributes:
         rows: number of rows.
-        nulls: number of rows, or elements of vectors, without a value.
+        nulls: number of rows without a value; in a vector column, number of missing vectors plus
+            number of missing elements.
         numbers: statistics of a float, int or vector column with at least one number; else None.
         counts: each value of a category or bool column, with its number of rows; else None.
     """

@@ -1,9 +1,10 @@
-"""Decides the type of each column: the declared type, else the table's, else an inferred one.
+"""Decides each column's type: the declared one, else the newest snapshot's, else an inferred one.
 
-Inference reads the first rows only. Whole numbers and fractions become int and float, text and
-booleans become category and bool. A target of text, whole numbers or booleans is a category
-(classification); a target of fractions is a float (regression), and so is one of many whole numbers
-with few rows each. `dataset.task` overrides this. Text columns of a language model stay text.
+Inference reads the first rows only. Whole numbers become int, fractions become float, text becomes
+category and booleans become bool. A target of text, whole numbers or booleans is a category
+(classification). A target of fractions is a float (regression), and so is a target of many
+different whole numbers with few rows each. `dataset.task` overrides the inferred type of the
+target. Text columns of a language model stay text.
 """
 
 import logging
@@ -31,7 +32,7 @@ MAX_CATEGORIES = 1000
 FEW_CLASSES = 20
 """Up to this many different whole numbers are classes, however few rows each has."""
 ROWS_OF_A_CLASS = 20
-"""More than `FEW_CLASSES` numbers are measurements if they have fewer rows each than this."""
+"""More than `FEW_CLASSES` numbers are measurements if each has fewer rows than this on average."""
 NUMBERED_SHARE = 0.9
 """More than `FEW_CLASSES` numbers are classes only if they are nearly consecutive: they start at 0
 or 1, and at least this share of the numbers up to the largest occurs.
@@ -45,7 +46,14 @@ TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
 
 @dataclass(frozen=True)
 class Role:
-    """What a column is used for, which decides how its values are read."""
+    """What a column is used for, which decides how its values are read.
+
+    Attributes:
+        target: whether the column is the target.
+        feature: whether the column is a feature.
+        key: whether the column is a part of the key.
+        continued: whether the target of the dataset is text that a language model continues.
+    """
 
     target: bool = False
     feature: bool = False
@@ -68,7 +76,7 @@ def resolve_schema(
         stored: schema of the table's newest snapshot; None if there is none.
 
     Raises:
-        InputError: a column does not exist, cannot be learnt from, or its type cannot be inferred.
+        InputError: a column does not exist, cannot be used, or has a type that cannot be inferred.
     """
     require_columns(spec, names)
     features, dates = _split_dates(spec, feature_names(spec, names), sample, stored)
@@ -88,7 +96,7 @@ def _split_dates(
     sample: Sequence[pa.RecordBatch],
     stored: TableSchema | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the features into those to learn from, and dates, which are only stored.
+    """Split the features into columns to learn from, and dates or plain text that are only stored.
 
     Raises:
         InputError: `dataset.features` lists a date, or no feature is left.
@@ -107,27 +115,28 @@ def _split_dates(
         raise InputError(
             f"column {dates[0]!r} holds dates, which cannot be features yet",
             valid="float, int, bool, category, vector",
-            hint="derive numbers from the dates in the data, e.g. days since a fixed day, month or "
-            f"weekday; and leave {dates[0]!r} out of dataset.features",
+            hint="add columns with numbers made from the dates, e.g. the month, the weekday or the "
+            f"number of days since a fixed day; and leave {dates[0]!r} out of dataset.features",
         )
     if not left and features:
         raise InputError(
             f"no column of {spec.source} is left to learn from, because dates and plain text are "
             "not features",
             seen=", ".join(dates),
-            hint="derive numbers from the dates in the data, e.g. days since a fixed day",
+            hint="add columns with numbers made from the dates, e.g. the number of days since a "
+            "fixed day",
         )
     return left, dates
 
 
 def _is_stored_text(name: str, stored: TableSchema | None) -> bool:
-    """Return whether the table stores the column as text that is not learnt from."""
+    """Return whether the table stores the column as text that is not a feature."""
     column = stored.find(name) if stored else None
     return column is not None and column.type == "string"
 
 
 def _date_column(name: str, spec: DatasetSpec) -> Column:
-    """Return the column of a date: text, nullable because nothing learns from it."""
+    """Return a column for dates: stored as text, nullable because it is not a feature."""
     column = Column(name, "string", nullable=True)
     _require_fitting_limits(column, spec.column(name))
     return column
@@ -137,7 +146,7 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns to learn from, by default all but the key, the target and plain text.
 
     Raises:
-        InputError: the target is a feature, no column remains, or a name is reserved.
+        InputError: the target is also a feature or a key, no column is left, or a name is reserved.
     """
     reserved = [name for name in RESERVED if name in names]
     if reserved:
@@ -154,7 +163,7 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
         features = tuple(dict.fromkeys(spec.features))
     if spec.target in (*features, *spec.key):
         raise InputError(
-            "the target is among the features or the key",
+            "the column in dataset.target is also among the features or the key",
             seen=spec.target,
             hint="remove the target from dataset.features and dataset.key",
         )
@@ -204,8 +213,8 @@ def _read_declaration(name: str, spec: DatasetSpec) -> ColumnSpec:
         raise InputError(
             f"dataset.task and the type of the target {name!r} contradict each other",
             seen=f"task: {spec.task}, type: {type_}",
-            valid=f"{spec.task} of a {' or '.join(types)}",
-            hint="leave dataset.task or the declared type out",
+            valid=f"task: {spec.task}, type: {' or '.join(types)}",
+            hint=f"remove dataset.task, or the type of {name!r} in dataset.columns",
         )
     return declared
 
@@ -322,22 +331,23 @@ def _type_in_role(seen: str, role: Role) -> ColumnType:
 def _require_usable(column: Column, role: Role) -> None:
     if role.target and role.continued and column.type not in TEXTS:
         raise InputError(
-            f"the target {column.name!r} holds a {column.type}, which no language model continues",
+            f"the target {column.name!r} holds a {column.type}, which cannot train a language "
+            "model",
             valid=", ".join(TEXTS),
             hint="choose another dataset.target, or declare it in dataset.columns as {type: text}",
         )
     if role.target and column.type in ("vector", "string", "bool"):
         raise InputError(
             f"the target {column.name!r} cannot be predicted: it holds a {column.type}",
-            valid="text or whole numbers (classes), or numbers",
+            valid="text or whole numbers, for classes; numbers, for regression",
             hint="choose another dataset.target, or declare it as a category in dataset.columns",
         )
     if role.feature and column.type in ("string", "messages"):
         raise InputError(
-            f"column {column.name!r} is text or of a type that cannot be learnt from",
+            f"column {column.name!r} is plain text, or of a type that cannot be a feature",
             valid="float, int, bool, category, vector, text",
-            hint=f"leave {column.name!r} out of dataset.features, or declare it as a category "
-            "or as text",
+            hint=f"leave {column.name!r} out of dataset.features, or declare its type as category "
+            "or text in dataset.columns",
         )
 
 
@@ -374,8 +384,8 @@ def _category_values(name: str, seen: str | None) -> ValueType:
     values: dict[str | None, ValueType] = {"int": "int", "bool": "bool", "string": "string"}
     if seen not in values:
         raise InputError(
-            f"column {name!r} cannot be a category",
-            seen=seen,
+            f"column {name!r} cannot be a category, because of the type of its values",
+            seen=f"values of the type {seen}",
             valid="text, whole numbers or booleans",
             hint=f"declare {name!r} as float in dataset.columns",
         )

@@ -125,9 +125,9 @@ def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
 
 
 def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
-    """Return Parquet settings: dictionaries for categories only.
+    """Return Parquet settings: dictionary encoding for categories only.
 
-    Numbers and keys hardly repeat, and writing them takes 4 times as long with dictionaries.
+    Numbers and keys hardly repeat, and dictionary encoding makes writing them take 4 times as long.
     """
     categories = [column.name for column in schema.columns if column.type == "category"]
     return WriterProperties(

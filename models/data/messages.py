@@ -1,4 +1,4 @@
-"""Chats as a column: lists of messages, `{role, content}` each, stored as canonical JSON text.
+"""Chat columns: a cell is a list of `{role, content}` messages, stored as canonical JSON text.
 
 Canonical JSON is `[{"role":…,"content":…},…]` without spaces, so that equal chats have equal
 hashes, whatever the format of the source.
@@ -60,10 +60,10 @@ def parse_messages(text: str) -> list[Message]:
 
 
 def find_problems(chats: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str]]:
-    """Yield masks of the chats that cannot be learnt from, each with the reason.
+    """Yield masks of the chats that cannot be trained on, each with the reason.
 
     Args:
-        chats: canonical JSON, `[rows]`; nulls are skipped, because they are checked elsewhere.
+        chats: canonical JSON, `[rows]`. Nulls are skipped, because `row_checks` checks nulls.
     """
     roles = [
         None if text is None else {message["role"] for message in parse_messages(text)}

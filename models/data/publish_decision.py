@@ -19,9 +19,13 @@ def decide(
 
     Args:
         reading: the snapshot of the rows that were read, not published yet.
-        stored: the newest published snapshot, if there is one.
+        stored: the newest published snapshot; None if there is none.
         spec: the pipeline file's `dataset` part.
-        quarantine: URI of the quarantine table, for the error.
+        quarantine: URI of the quarantine table, for the error message.
+
+    Returns:
+        "publish", "unchanged" (nothing to publish), or the error that says why the snapshot is
+        refused.
     """
     share = reading.quarantined / max(1, reading.rows + reading.quarantined)
     if not reading.rows or share > spec.max_quarantine:
@@ -57,16 +61,22 @@ def nulls_hint(snapshot: Snapshot) -> str | None:
     texts = [name for name in nulls if snapshot.schema.column(name).type == "text"]
     if texts:  # a text cannot be nullable, because there is nothing to learn from a missing text
         return (
-            f"leave out the rows without {', '.join(texts[:MAX_NAMED])}, or fill them with a word "
-            "of your own; dataset.max_quarantine accepts a larger share of such rows"
+            f"remove the rows in which {', '.join(texts[:MAX_NAMED])} is null, or write a word of "
+            "your own there; a higher dataset.max_quarantine accepts a larger share of such rows"
         )
     if not nulls:
         return None
     declared = ", ".join(f"{name}: {{nullable: true}}" for name in nulls[:MAX_NAMED])
-    more = f" (and likewise {len(nulls) - MAX_NAMED} more)" if len(nulls) > MAX_NAMED else ""
+    more = (
+        f" (and likewise {len(nulls) - MAX_NAMED} more columns)" if len(nulls) > MAX_NAMED else ""
+    )
     kinds = {snapshot.schema.column(name).type for name in nulls}
     means = "" if kinds == {"category"} else " and replaces them by the mean"
-    categories = "; a null category matches none of its values" if "category" in kinds else ""
+    categories = (
+        "; a null in a category column counts as none of its categories"
+        if "category" in kinds
+        else ""
+    )
     return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"
 
 
@@ -86,8 +96,8 @@ def _too_many_bad_rows(
         "are bad and were put into quarantine",
         seen="; ".join(top) + (f"; and {more} more reasons" if more else ""),
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
-        f"these are {share:.1%}",
-        hint=f"see reason and row in the Delta table {quarantine}; then fix the data, or "
-        "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
+        f"this source has {share:.1%}",
+        hint=f"read the columns reason and row of the Delta table {quarantine}; then fix the data, "
+        "or declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
         + (f"; {nulls}" if nulls else ""),
     )

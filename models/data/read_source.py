@@ -1,8 +1,8 @@
-"""Reads a source once: checks and counts rows, writes good ones to a spool, bad to quarantine.
+"""Reads a source once: checks and counts rows, spools good rows, puts bad rows into quarantine.
 
-The quarantine is a Delta table of the refused rows. Its columns are `reason`, `row` (as it was
-read, JSON), `source`, `at` (UTC) and `ingest`, a digest that identifies the ingestion. The digest
-is also the Delta transaction identifier, so that an ingestion is recorded only once.
+The quarantine is a Delta table of the bad rows. Its columns are `reason`, `row` (JSON of the row as
+it was read), `source`, `at` (time in UTC) and `ingest` (a digest that identifies the ingestion).
+This digest is also the Delta transaction identifier, so that an ingestion is recorded only once.
 """
 
 from collections import Counter, deque
@@ -103,7 +103,9 @@ class Quarantine:
             )
         except CommitFailedError as error:
             raise TransientError(
-                "another ingestion wrote to the quarantine table", seen=error, hint="run again"
+                f"another ingestion wrote to the quarantine table {uri} at the same time",
+                seen=error,
+                hint="run again",
             ) from error
 
 
@@ -123,7 +125,7 @@ def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -
 
 
 SAMPLE_BYTES = 64 * 1024 * 1024
-"""Most bytes of documents from which types are inferred, because one row may be a whole book."""
+"""Types are inferred from about this many bytes of documents, because a row may be a whole book."""
 
 Progress = Callable[[int], None]
 
@@ -149,7 +151,9 @@ class Reading:
         self.spool.write(with_keys(checked.good, self.schema, hashes))
 
     def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot to publish; undeclared categories are the values in the rows.
+        """Return the snapshot to publish.
+
+        A category column without declared categories gets the values of its rows as categories.
 
         Args:
             name: the dataset's name.
@@ -183,17 +187,18 @@ def read_source(
     folder: Path,
     on_progress: Progress | None = None,
 ) -> Reading:
-    """Read a whole source.
+    """Read a whole source: good rows into a spool, bad rows into quarantine, and counts.
 
     Args:
         source: the rows; memory does not grow with their number.
         spec: the pipeline file's `dataset` part.
-        stored: schema of the newest snapshot, which the rows must fit.
+        stored: schema of the newest snapshot, from which types are taken; None if there is none.
         folder: staging folder for the rows.
         on_progress: called after each batch with the number of rows read so far.
 
     Raises:
-        InputError: there are no rows, or a column does not fit.
+        InputError: there are no rows, a column does not fit, or the source cannot be read.
+        TransientError: a source on the network cannot be read to the end.
     """
     chunks = source.chunks()
     try:
@@ -221,7 +226,7 @@ def read_source(
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
-    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows or `most_bytes`."""
+    """Take the chunks to infer types from, until they have `CHUNK_ROWS` rows or `most_bytes`."""
     first: deque[Chunk] = deque()
     rows = size = 0
     while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
@@ -265,6 +270,6 @@ def _require_few_categories(
                 hint="set dataset.task: regression to predict a number"
                 if column.name == schema.target
                 else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
-                "out of dataset.features, or declare it as {type: string} to keep it without "
-                "learning from it, or as {type: text} for text_classifier",
+                "out of dataset.features; or declare it as {type: string} to store it without "
+                "learning from it, or as {type: text} for model.family: text_classifier",
             )

@@ -40,7 +40,7 @@ class Checked:
 
     Attributes:
         good: rows that pass, with the schema `TableSchema.arrow`.
-        bad: reasons and bad rows with the schema `BAD`; a row is JSON, as it was read.
+        bad: rows that fail, with the schema `BAD`: the reason, and the row as read, in JSON.
     """
 
     good: pa.RecordBatch
@@ -53,8 +53,8 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
     Args:
         batch: rows as they were read; a missing column counts as null.
         schema: the schema that the rows must fit.
-        max_texts: number of bad rows to write as JSON; further bad rows have only a reason. None:
-            all.
+        max_texts: number of bad rows to write as JSON; further bad rows have only a reason. None to
+            write all bad rows as JSON.
     """
     arrays: list[pa.Array] = []
     failed = np.zeros(batch.num_rows, dtype=np.int32)

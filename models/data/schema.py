@@ -39,10 +39,11 @@ class Column:
         name: name in the source and in the table.
         type: float (float64), int (int64), bool, string, text, messages (canonical JSON),
             category or vector (list of float32).
-        min: smallest value allowed; for a vector, of each element.
-        max: largest value allowed; for a vector, of each element.
+        min: smallest allowed value (in a vector, smallest allowed element); None for no limit.
+        max: largest allowed value (in a vector, largest allowed element); None for no limit.
         nullable: whether null and NaN are accepted; both are stored as null.
-        categories: values allowed, sorted; None until they are collected from the rows.
+        categories: allowed values of a category, sorted. None for other types, and until the
+            values are collected from the rows.
         width: length of each vector; None for other types.
         values: type of a category's values.
     """
@@ -79,7 +80,7 @@ class TableSchema:
 
     Attributes:
         columns: every column of the table, in order.
-        key: columns that identify a row; empty: a hash of the whole row identifies it.
+        key: columns that identify a row; if empty, a hash of the whole row identifies the row.
         target: column to predict.
         features: columns to learn from, in the order of the model's input.
     """
@@ -143,7 +144,7 @@ def describe_schema(schema: TableSchema) -> str:
     others = [column.name for column in schema.columns if column.name not in used]
     parts = [
         list_names([_describe_column(schema.column(name)) for name in schema.features], MAX_LISTED),
-        f"kept, not learnt from: {list_names(others, MAX_LISTED)}" if others else "",
+        f"stored, but not features: {list_names(others, MAX_LISTED)}" if others else "",
         f"target {_describe_column(schema.column(schema.target))}",
     ]
     return "; ".join(part for part in parts if part)

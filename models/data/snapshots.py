@@ -37,9 +37,9 @@ class Snapshot:
 
     Attributes:
         name: the dataset's name.
-        uri: URI of its Delta table.
-        version: the table's version; -1 before it is published.
-        digest: digest of the rows, which does not depend on their order.
+        uri: URI of the dataset's Delta table.
+        version: the table's version; -1 before the snapshot is published.
+        digest: digest of the rows; the order of the rows does not change it.
         rows: number of rows.
         schema: schema of the rows.
         statistics: statistics over all rows, by column.
@@ -63,7 +63,7 @@ class Snapshot:
 
     @property
     def classes(self) -> Mapping[Any, int]:
-        """Number of rows of each class of the target; empty for a regression."""
+        """Number of rows of each class of the target; empty if the target has no classes."""
         return dict(self.statistics[self.schema.target].counts or ())
 
     def as_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
     chosen = max(commits, default=None) if version is None else version
     if chosen not in commits:
         raise InputError(
-            f"the dataset {name!r} has no snapshot {version}",
+            f"the dataset {name!r} has no snapshot of version {version}",
             seen=uri,
             valid=", ".join(map(str, sorted(commits))),
         )
@@ -147,7 +147,7 @@ def sample_rows(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Tab
     Args:
         snapshot: the snapshot to read.
         columns: columns to read.
-        rows: about the number of rows to return; fewer if the row groups hold too few.
+        rows: approximate number of rows to return; fewer if the row groups hold too few.
     """
     files = _dataset(snapshot).get_fragments()
     groups = [group for file in files for group in file.split_by_row_group()]

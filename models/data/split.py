@@ -3,7 +3,7 @@
 `_key` is the declared key columns joined by `|`. If no key is declared, `_key` is a hash of the
 whole row in 32 hexadecimal digits. `_bucket`, 0 to 9999, is `pandas.util.hash_array` of `_key`
 (SipHash-2-4 of the UTF-8 text with the key `HASH_KEY`, little-endian) modulo 10,000. A test pins
-both values, so that no upgrade of a library moves rows to another split unnoticed.
+`_key` and `_bucket`, so that no upgrade of a library moves rows to another split unnoticed.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.R
 def hash_rows(batch: pa.RecordBatch) -> Hashes:
     """Return two 64-bit hashes of each row's values, uint64 `[rows, 2]`.
 
-    The hashes depend on the values and the order of the columns, but not on the batches.
+    The hashes depend on the values and on the column order, but not on how rows are batched.
     """
     state = np.empty((batch.num_rows, 2), dtype=np.uint64)
     state[:] = _MIX
@@ -92,13 +92,13 @@ def split_bounds(split: SplitSpec) -> dict[Split, tuple[int, int]]:
 
 @dataclass
 class Digest:
-    """Digest of a set of rows: the sums of their hashes, whatever their order and batches."""
+    """Digest of a set of rows: the sums of the rows' hashes, which do not depend on row order."""
 
     rows: int = 0
     sums: Hashes = field(default_factory=lambda: np.zeros(2, dtype=np.uint64))
 
     def update(self, hashes: Hashes) -> None:
-        """Add rows."""
+        """Add rows by their hashes, uint64 `[rows, 2]`."""
         self.rows += len(hashes)
         self.sums = self.sums + hashes.sum(axis=0, dtype=np.uint64)
 

@@ -13,8 +13,8 @@ from pyarrow import ipc
 from millrace.models.common.errors import WorkError
 
 IN_ORDER_BYTES = 256 * 1024 * 1024
-"""Up to this size in memory, rows are read back as one batch. delta-rs gives several batches to
-concurrent writers, so the order of the rows in the table would differ each time.
+"""Up to this size in memory, rows are read back as one batch. With several batches the order of the
+rows in the table would differ each time, because delta-rs gives batches to concurrent writers.
 """
 
 
@@ -48,7 +48,7 @@ class Spool:
         path: the file.
         schema: schema of the batches.
         rows: number of rows written so far.
-        bytes: size of these rows in memory.
+        bytes: size in memory of the rows written so far.
     """
 
     path: Path
@@ -77,13 +77,13 @@ class Spool:
         self.bytes += batch.nbytes
 
     def close(self) -> None:
-        """Finish writing; may be called more than once, and if nothing was written."""
+        """Finish writing; may be called several times, and also if nothing was written."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a stream; in a single batch up to `IN_ORDER_BYTES`."""
+        """Return the rows as a stream, in a single batch if they take at most `IN_ORDER_BYTES`."""
         if self.bytes > IN_ORDER_BYTES:
             return pa.RecordBatchReader.from_batches(self.schema, self._batches())
         rows = pa.Table.from_batches(self._batches(), self.schema).combine_chunks()

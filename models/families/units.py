@@ -19,7 +19,7 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 @dataclass(frozen=True)
 class Units:
-    """The outputs of a layer that only one other layer reads.
+    """The outputs of one layer, all of which only one other layer reads.
 
     Between the two layers there may be elementwise functions that map zero to zero: ReLU, dropout.
 

@@ -51,7 +51,7 @@ class Feature:
         values: what a number may be: any number, a whole number, or 1 and 0 for true and false.
         min: smallest value allowed, for a vector of each element; None: no limit, as in versions
             from an earlier Millrace.
-        max: largest value allowed, likewise.
+        max: largest value allowed; for vectors and None, see `min`.
     """
 
     name: str
@@ -166,7 +166,8 @@ class Encoding:
         labels: the classes in the order of the model's outputs; empty for regression.
         target_mean: mean of a regression's target over the train split.
         target_std: standard deviation of a regression's target. The network learns in this unit, so
-            that one learning rate suits prices and shares; the exported ONNX graph converts back.
+            that one learning rate suits large and small targets. The exported ONNX graph converts
+            the answers back.
         tokenizer: tokenizer of the only feature, if that is a text; else None.
     """
 

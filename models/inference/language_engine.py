@@ -1,6 +1,6 @@
 """Which engine serves a variant of a language model, and the properties that `engine.json` may set.
 
-A model's files can set no other properties, because some properties of an engine are paths.
+A model's files can set no other properties, so that they cannot set a property that is a path.
 """
 
 import json

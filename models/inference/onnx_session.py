@@ -69,7 +69,7 @@ class OnnxSession:
                 raise WorkError(
                     f"ONNX Runtime has no kernel on this machine for {operator} in {variant}",
                     seen=str(error).splitlines()[0],
-                    hint="choose another variant",
+                    hint="choose another variant in export.candidates",
                 ) from error
             raise InputError(
                 f"{name} is not a model that ONNX Runtime can run",
@@ -80,7 +80,7 @@ class OnnxSession:
         if tensorrt is not None and TENSORRT not in self._session.get_providers():
             raise WorkError(
                 "ONNX Runtime cannot load TensorRT",
-                seen=", ".join(self._session.get_providers()),
+                seen=f"loaded providers: {', '.join(self._session.get_providers())}",
                 valid="onnxruntime-gpu, and the TensorRT version that it was built with",
             )
 

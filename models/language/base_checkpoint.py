@@ -70,8 +70,8 @@ def _downloaded(version: ModelVersion, tracking_uri: str, folder: Path) -> Path:
     from mlflow.exceptions import MlflowException
 
     try:
-        # Listed first, because a server that proxies artifacts reports a missing one as its own
-        # failure.
+        # The artifacts are listed first, because an MLflow server that proxies artifacts reports a
+        # missing artifact as a failure of the server.
         kept = list_artifacts(
             run_id=version.run_id, artifact_path=ARTIFACT, tracking_uri=tracking_uri
         )

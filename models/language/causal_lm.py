@@ -158,7 +158,7 @@ def _require_known(params: Mapping[str, Any], known: list[str], where: str) -> N
     for key in params:
         if key in _OF_THE_TOKENIZER:
             raise InputError(
-                f"{key} is not a key of {where}: its value comes from the tokenizer",
+                f"{key} is not a key of {where}: the value of {key} comes from the tokenizer",
                 seen=f"{key}: {params[key]}",
                 hint="remove the key; model.tokenizer.vocab_size sets the size of a trained "
                 "tokenizer",
@@ -177,7 +177,7 @@ def _require_fit(config: "PretrainedConfig", name: str, spec: DecoderSpec) -> No
     text = config.get_text_config(decoder=True)
     positions = getattr(text, "max_position_embeddings", None)
     limits = {
-        "tokens in the vocabulary": (spec.vocab_size, text.vocab_size),
+        "tokens in the vocabulary of the tokenizer": (spec.vocab_size, text.vocab_size),
         "tokens in model.tokenizer.max_tokens": (spec.context, positions or spec.context),
     }
     for what, (given, most) in limits.items():
@@ -185,7 +185,7 @@ def _require_fit(config: "PretrainedConfig", name: str, spec: DecoderSpec) -> No
             raise InputError(
                 f"the tokenizer does not fit the decoder {name!r}",
                 seen=f"{given} {what}",
-                valid=f"at most {most}",
+                valid=f"at most {most}, as in the decoder's config",
                 hint="lower model.tokenizer.max_tokens, or leave model.tokenizer.source out",
             )
 

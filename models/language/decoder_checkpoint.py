@@ -89,7 +89,7 @@ def load_resume(
 
 
 def whole_weights(decoder: "PreTrainedModel") -> dict[str, Tensor]:
-    """Return all trained weights on the CPU to rank 0; all workers call this."""
+    """Return all trained weights by name, gathered on the CPU of rank 0; all workers call this."""
     found = get_model_state_dict(decoder, options=_WHOLE)
     # With ddp all ranks get the tensors; sharded tensors are gathered on rank 0 only.
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
@@ -194,7 +194,7 @@ def _set_special_tokens(
 
 
 def _ends_before(decoder: "PreTrainedModel", tokenizer: Path | None) -> list[int]:
-    """Return a decoder's own end tokens that are special tokens of the tokenizer too."""
+    """Return the ids of the decoder's end tokens that are also special tokens of the tokenizer."""
     config = decoder.generation_config
     if tokenizer is None or config is None or not (tokenizer / TOKENIZER_FILES[0]).is_file():
         return []

@@ -40,7 +40,7 @@ VALIDATION_TOKENS = 65_536
 
 @dataclass(frozen=True)
 class LanguageJob(TrainJob):
-    """The training of a decoder; a `TrainJob`.
+    """A `TrainJob` that trains a decoder.
 
     Attributes:
         decoder: spec of the decoder.
@@ -102,7 +102,7 @@ class LanguageJob(TrainJob):
 def threads_of(cores: int, workers: int) -> int:
     """Return the number of torch threads of each worker: its share of the machine's cores.
 
-    By default Ray gives a worker one thread per CPU that the worker requests, which is one CPU.
+    Ray's default is one thread per CPU that a worker requests, and a worker requests one CPU.
     """
     return max(1, cores // max(workers, 1))
 
@@ -136,8 +136,9 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         metrics = _where(step, len(job.train)) | meter.collect() | {"learning_rate": rate}
         metrics["began_at"] = began_at
         if not math.isfinite(metrics["loss"]):
-            # The loss is the same on every worker and would be after a restart. So it is reported,
-            # not raised, because Ray Train would restart training max_failures times.
+            # The loss is the same on every worker, and a restart would give the same loss again. So
+            # the loss is reported and no error is raised: after an error Ray Train would restart
+            # training max_failures times.
             report(metrics, None)
             return
         if not saves:

@@ -15,7 +15,7 @@ from millrace.models.language.token_meter import perplexity
 
 HELD_OUT_TOKENS = 16_384
 """Number of test tokens to measure, spread over the whole test split. The beginning of the split
-alone is not representative: measured both ways, one perplexity was 13.5 and 16.3."""
+alone is not representative: the perplexity of one model was 13.5 and 16.3 on the two samples."""
 
 
 def spread_over(sequences: Sequences, tokens: int) -> Array:
@@ -30,7 +30,7 @@ def base_perplexity(spec: DecoderSpec, measured: Callable[[int], Iterable[Packed
 
     Args:
         spec: spec of the decoder; its adapters are ignored.
-        measured: function from the vocabulary size to the sequences to measure on.
+        measured: function that takes the vocabulary size, and returns the sequences to measure on.
 
     Raises:
         InputError: the decoder cannot be built, as in `build_decoder`.

@@ -50,7 +50,7 @@ def summed_loss(decoder: nn.Module, batch: MicroBatch) -> Tensor:
 
 @dataclass(frozen=True)
 class Stepped:
-    """The results of one step.
+    """The results of one optimizer step on one worker.
 
     Attributes:
         loss: cross-entropy summed over this worker's labels, float32 scalar, on its device.
@@ -86,11 +86,11 @@ class Learner:
         self.decoder: PreTrainedModel = strategy.spread(decoder)
         self.optimizers = optimizers_of(self.decoder, recipe)
         # Workers that train on different sequences have different dropout masks; workers that share
-        # their sequences (tp) have the same.
+        # their sequences (tp) have the same masks.
         torch.manual_seed(recipe.seed + strategy.rank)
 
     def step(self, batches: Sequence[MicroBatch], rate: float) -> Stepped:
-        """Train on the micro-batches of a step.
+        """Train on the micro-batches of one optimizer step.
 
         The loss is the mean over the labels of all workers and micro-batches together, so it does
         not depend on how sequences are distributed.

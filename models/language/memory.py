@@ -3,7 +3,8 @@
 Weights, gradients and optimizer are counted (Rajbhandari et al. 2020, "ZeRO", section 3: Adam keeps
 two numbers per parameter). Activations follow Korthikanti et al. 2022, "Reducing Activation
 Recomputation in Large Transformer Models", section 4, with two changes for today's decoders: the
-attention matrix is not kept unless attention is eager, and a gated MLP keeps three wide vectors.
+attention matrix is not kept unless attention is eager, and a gated MLP keeps four vectors of its
+intermediate width.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Load:
         workers: number of workers.
         half: whether matrices are multiplied in bfloat16.
         checkpointing: whether activations are recomputed (gradient checkpointing).
-        moments: numbers that the optimizer keeps per weight.
+        moments: numbers that the optimizers keep per weight, on average.
     """
 
     batch_size: int

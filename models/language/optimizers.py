@@ -35,7 +35,7 @@ def grad_norm(parameters: Iterable[nn.Parameter]) -> float:
 
 
 def clip(parameters: Iterable[nn.Parameter], norm: float, most: float) -> None:
-    """Scale the gradients, whose norm is `norm`, down to the norm `most` if `norm` is larger."""
+    """Multiply the gradients by `most / norm` if `norm`, their norm, is larger than `most`."""
     if norm <= most:
         return
     for each in parameters:
@@ -84,7 +84,7 @@ def optimizers_of(decoder: "PreTrainedModel", recipe: Recipe) -> tuple[Optimizer
             "training.optimizer: muon needs whole matrices on every worker",
             seen=f"training.parallel: {recipe.parallel}",
             valid="training.parallel: ddp",
-            hint="use adamw, or ddp",
+            hint="set training.optimizer: adamw, or training.parallel: ddp",
         )
     head = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
     edges = (decoder.get_input_embeddings(), head)

@@ -105,7 +105,7 @@ class ShardedStrategy(_WithOwnSequences):
     """`training.parallel: fsdp`: every worker has a shard of each weight."""
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
-        """Shard every decoder layer, and the other weights with the root module."""
+        """Shard each decoder layer by itself, and all other weights together in the root module."""
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         # Each layer moves to the device when it is sharded, so a GPU never has the whole decoder.
         policy = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
@@ -185,7 +185,7 @@ def layers_of(decoder: nn.Module) -> list[nn.Module]:
         if isinstance(module, nn.ModuleList) and len(module) == wanted:
             return list(module)
     raise InputError(
-        "this decoder has no list of layers to shard",
+        "the decoder has no list of layers, which training.parallel: fsdp needs to shard it",
         seen=type(decoder).__name__,
         valid=f"a torch.nn.ModuleList of {wanted} layers",
         hint="set training.parallel: ddp",
@@ -213,7 +213,7 @@ def require_splittable(decoder: "PreTrainedModel", several: int) -> None:
     # The model class may have a plan for its head only, which would not split the layers.
     if not text.base_model_tp_plan:
         raise InputError(
-            f"transformers has no tensor-parallel plan for {decoder.config.model_type!r}",
+            f"transformers has no tensor-parallel plan for a decoder {decoder.config.model_type!r}",
             seen="training.parallel: tp",
             valid="training.parallel: ddp or fsdp, or an architecture with a plan, such as llama",
         )

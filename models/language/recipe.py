@@ -80,7 +80,7 @@ class Recipe:
             of each epoch.
         log_steps: steps between two reports.
         num_workers: Ray Train workers, one process each.
-        threads: torch threads of a worker; None to share the machine's cores among its workers.
+        threads: torch threads of a worker; None for an equal share of the cores of the machine.
         seed: seed of the weights, the order of sequences and dropout.
         max_failures: how often training restarts from the last checkpoint after a worker failed.
     """

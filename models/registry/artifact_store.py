@@ -42,10 +42,12 @@ def require_own(location: str, installation: Installation) -> None:
         open_to_others := _find_shared_part(folder) or _find_shared_part(folder.resolve())
     ) is not None:
         raise InputError(
-            "the MLflow experiment stores its artifacts where another user may change them",
+            "the MLflow experiment of this run stores its artifacts where another user may change "
+            "them",
             seen=f"{location}: {open_to_others}",
             valid=f"a folder of your own, such as one in {installation.artifacts}",
-            hint="rename the experiment in MLflow, and run again; the run then creates a new one",
+            hint="rename the experiment in the MLflow UI, and run the command again; the command "
+            "then creates a new experiment",
         )
 
 

@@ -85,8 +85,9 @@ def decide(
     if champion is None:
         return Promotion(True, True, "there was no champion")
     if champion_metric is None:
-        return Promotion(True, False, f"champion {champion} cannot be measured on this test split")
-    compared = f"{metric:.4f} against {champion_metric:.4f} of champion {champion}"
+        reason = f"champion version {champion} cannot be measured on this test split"
+        return Promotion(True, False, reason)
+    compared = f"{metric:.4f} against {champion_metric:.4f} of champion version {champion}"
     no_worse = metric <= champion_metric if smaller_is_better else metric >= champion_metric
     if no_worse:
         return Promotion(True, True, f"no worse: {compared}")

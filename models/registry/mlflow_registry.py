@@ -296,7 +296,7 @@ def _registry_errors(what: str = "") -> Iterator[None]:
         seen = next(iter(str(error).splitlines()), type(error).__name__)
         code = error.error_code
         if code in _PASSING:  # also from a server that shuts down: the version is not at fault
-            hint = "check MLflow's log; the next release tries again"
+            hint = "check MLflow's log, and run the command again; the next release tries again too"
             raise TransientError(message, seen=f"{code}: {seen}", hint=hint) from error
         hint = "check MLflow's log, the permissions of the login, and MLFLOW_TRACKING_URI"
         raise WorkError(message, seen=f"{code}: {seen}", hint=hint) from error
@@ -333,9 +333,11 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
         is_same = (each.name, each.source) == (made.name, made.source)
         if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
             log.warning(
-                "deleting the duplicate version %s: MLflow did not answer in time, so its client "
-                "repeated the request",
+                "deleting version %s of %s, a duplicate of version %s: MLflow did not answer in "
+                "time, so its client repeated the request",
                 each.version,
+                each.name,
+                made.version,
             )
             store.delete_model_version(each.name, str(each.version))
 

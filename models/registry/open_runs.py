@@ -113,7 +113,10 @@ class OpenRun:
 
 @contextmanager
 def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
-    """Lock a note during the `with` block; yield its content, or None while its process runs."""
+    """Lock a note during the `with` block; yield its content.
+
+    Yield None if the process that wrote the note still runs.
+    """
     with file.open() as held:
         found = None
         with suppress(BlockingIOError):

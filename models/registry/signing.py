@@ -176,7 +176,7 @@ def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str
     if public not in trusted:
         return f"it is signed by a key that this home does not trust, {public[:44]}"
     if not version.tags.get(EVIDENCE_TAG):
-        return "its evidence has no digest"
+        return f"its evidence files have no digest (the tag {EVIDENCE_TAG} is missing)"
     try:
         key = Ed25519PublicKey.from_public_bytes(_decoded(public))
         key.verify(_decoded(value), statement(version))
@@ -251,7 +251,7 @@ class Trust:
         if fault is None:
             return ""
         if not self.owners_requirement(version.model).signed:
-            return f"{fault}, and promotion.require.signed is false"
+            return f"{fault}, but it is used, because promotion.require.signed is false"
         raise InputError(
             f"{version.model} version {version.version} is not trusted: {fault}",
             valid="a version that `millrace run` registered from this home, or from a home whose "

@@ -108,7 +108,7 @@ def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError
     return InputError(
         f"the {what} of {version.model} version {version.version} cannot be read",
         seen=lines[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {lines[0]}",
-        hint="register the model again",
+        hint="run the pipeline again with `millrace run`, which registers a new version",
     )
 
 
@@ -129,7 +129,7 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
         raise InputError(
             f"{version.model} version {version.version} has no digest",
             valid=f"a version registered by Millrace, with the tag {DIGEST_TAG}",
-            hint="point the alias at another version",
+            hint="point the model's alias, such as champion, at another version in the MLflow UI",
         )
     folder = cache / version.model / f"{version.version}-{version.digest[:16]}"
     if not folder.exists():
@@ -199,7 +199,7 @@ def _lacks(version: ModelVersion, path: str) -> InputError:
     return InputError(
         f"{version.model} version {version.version} has no {Path(path).name}",
         valid=f"a version registered by Millrace, with {', '.join(version.kind.evidence_files)}",
-        hint="point the alias at another version",
+        hint="point the model's alias, such as champion, at another version in the MLflow UI",
     )
 
 
@@ -209,7 +209,7 @@ def _unexpected_files(version: ModelVersion, seen: str, valid: str) -> InputErro
         "Millrace registers",
         seen=seen,
         valid=valid,
-        hint="point the alias at another version",
+        hint="point the model's alias, such as champion, at another version in the MLflow UI",
     )
 
 
@@ -262,10 +262,12 @@ def _check_digests(folder: Path, version: ModelVersion) -> None:
     if found != wanted:
         what = next(name for name in wanted if found[name] != wanted[name])
         raise InputError(
-            f"{version.model} version {version.version} is not the file that was registered",
+            f"a file of {version.model} version {version.version} is not the file that was "
+            "registered",
             seen=f"sha256 {found[what]} of {what}",
             valid=f"sha256 {wanted[what]}",
-            hint="register the model again, or point the alias at another version",
+            hint="run the pipeline again with `millrace run`, which registers a new version, or "
+            "point the model's alias, such as champion, at another version in the MLflow UI",
         )
 
 

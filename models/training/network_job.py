@@ -91,8 +91,8 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
             "began_at": began_at,
         }
         if not math.isfinite(metrics["train_loss"]):
-            # The loss is the same on every rank and would be after a restart. So it is reported,
-            # not raised, because Ray Train would restart training max_failures times.
+            # Every rank has the same loss, and would have it again after a restart. So the loss is
+            # reported and no error is raised: Ray Train would restart training max_failures times.
             report(metrics, None)
             return
         due = state.epoch % spec.checkpoint_every == 0 or state.epoch == spec.epochs

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 PIECES_PER_ACTOR = 4
-"""With at least this number of pieces per actor, the actors read the input themselves. It then
-costs little if one actor reads one piece more than the others.
+"""With at least this number of pieces per actor, the actors read the input themselves. If
+one actor then reads one piece more than the others, little time is lost.
 """
 FILES_PER_ACTOR = 16
 """Output files that each actor writes; a killed actor loses the work for about half a file."""

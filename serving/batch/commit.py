@@ -6,8 +6,8 @@ partition at the same time, the first to commit wins and the second fails.
 
 The table of dead letters holds the rows that were not scored, with the reason. Its columns are
 those of `DEAD` and the partition column. Its partition is replaced right after the partition of the
-predictions. A job counts as committed when its predictions are: if a run dies between the two
-commits, the next run publishes the dead letters.
+predictions. A job counts as committed as soon as its predictions are committed. If a run dies
+between the two commits, the next run publishes the dead letters.
 """
 
 import json
@@ -33,7 +33,9 @@ from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
-"""Metadata of every commit: the partition's value and number of files (0 if no row was scored)."""
+"""Keys in the metadata of every commit: the partition's value, and the number of files that the
+commit wrote (0 if no row was scored).
+"""
 _ATTEMPTS = 20
 
 
@@ -84,7 +86,7 @@ class Partition:
         return found
 
     def remove(self) -> None:
-        """Delete the files of this run, unless a commit of the table ever named them.
+        """Delete the files of this run, unless this run has committed them to the table.
 
         If the table cannot be read, the files stay. They do no harm, because readers see only the
         files of a commit.
@@ -139,8 +141,9 @@ class Partition:
         Args:
             schema: schema of the files, without the partition column.
             metadata: stored with the commit, together with the id of the job.
-            replaces: what `active_files` returned when the run began; None: replace any content.
-            files: the written files to commit; None for all.
+            replaces: the files that the commit may replace: what `active_files` returned when the
+                run began; None: any files.
+            files: the written files to commit; None: all files that this run has written.
 
         Raises:
             InputError: the table has other columns, or other types.
@@ -225,7 +228,8 @@ class Partition:
                 f"the rows have another schema than the table {self.table}",
                 seen=", ".join(f"{name} {kind}" for name, kind in given.items()),
                 valid=", ".join(f"{name} {kind}" for name, kind in expected.items()),
-                hint="move the table away, or score into another table",
+                hint="move the folder of this table away, or set MILLRACE_TABLES to another root "
+                "of the tables; then run the job again",
             )
 
     def _conflict(self) -> WorkError:
@@ -234,14 +238,14 @@ class Partition:
             f"the partition {self.column}={self.value} of {self.table} "
             "was committed by another job meanwhile",
             seen=self.read_commit().get(JOB),
-            hint="run again to replace what the other job committed",
+            hint="run this job again to replace what the other job committed",
         )
 
     def _not_committed(self, error: Exception) -> TransientError:
         return TransientError(
             f"the partition {self.column}={self.value} of {self.table} was not committed",
             seen=error,
-            hint="check that the table can be written, and run again",
+            hint="check that the table can be written, and run the job again",
         )
 
 

@@ -17,8 +17,8 @@ from millrace.serving.batch.job import Job
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("models", "serving")
 ENGINES = ("onnxruntime", "pyarrow", "ray")
-"""Packages that every installation has. The engine of an optional extra, such as vLLM, is part of
-the parameters of its jobs instead.
+"""Packages whose versions are part of the code's digest; every installation has them. The version
+of an optional engine, such as vLLM, is part of the parameters of its jobs instead.
 """
 
 

@@ -25,7 +25,7 @@ class Folder:
 
     @cached_property
     def location(self) -> tuple[pa.fs.FileSystem, str]:
-        """The folder's file system, and its path in it."""
+        """The folder's file system, and the folder's path in that file system."""
         return resolve(self.uri, Path())
 
     @property

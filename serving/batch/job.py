@@ -89,12 +89,12 @@ class Job(Protocol):
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """The drift bins, from the training data, of columns that `compared` returns."""
+        """The drift bins of columns that `compared` returns, made from the training data."""
         ...
 
     @property
     def output_bins(self) -> tuple[Bins, ...]:
-        """The drift bins, from the training data, of columns of the output."""
+        """The drift bins of columns of the output, made from the training data."""
         ...
 
     @property
@@ -116,13 +116,16 @@ class Job(Protocol):
         ...
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, the model's input, and `ERROR`: why a row cannot be encoded, or null."""
+        """Return `_key`, the model's input and `ERROR` of each row.
+
+        `ERROR` says why a row cannot be encoded. It is null for a row that can be encoded.
+        """
         ...
 
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
     ) -> pa.RecordBatch | pa.Table:
-        """Return rows with the columns whose drift is measured, see `bins`.
+        """Return a table with the columns whose drift is measured; `bins` names them.
 
         Args:
             rows: the rows as they were read.

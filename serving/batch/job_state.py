@@ -1,9 +1,9 @@
-"""The state of one batch job, from which a new run resumes a killed one.
+"""The state of one batch job, from which a new run resumes a killed run.
 
-It is the folder `_jobs/<partition>/<fingerprint>/` in the output table, which readers of Delta
-tables ignore. `job.json` names the folder of the job's data files, `checkpoints/` lists the rows
-in them, `dead/` holds the rows that are not scored, and `counts/` the number of rows of each piece
-of the input.
+The state is the folder `_jobs/<partition>/<fingerprint>/` in the output table, which readers of
+Delta tables ignore. In it, `job.json` names the folder of the job's data files. `checkpoints/`
+lists the rows in these files, `dead/` holds the rows that are not scored, and `counts/` has the
+number of rows of each piece of the input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from millrace.serving.batch.lease import is_held
 JOBS = "_jobs"
 RECORD = "job.json"
 SHORT = 16
-"""Number of a fingerprint's digits in the name of a folder; `job.json` has all digits."""
+"""Number of digits of the fingerprint in the name of a folder; `job.json` has all digits."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class JobState:
     def checkpoints(self) -> Folder:
         """Ray's row checkpoints: a folder for each run, with a file of `ROW`s for each data file.
 
-        Each run has its own folder, because Ray reads the checkpoints that it finds in a folder,
-        and filters the input row by row. The tasks that read the input leave out the rows of
-        earlier runs instead.
+        Each run has its own folder. If Ray found checkpoints of earlier runs in the folder, it
+        would read them and filter the input row by row. Instead, the tasks that read the input
+        leave out the rows that earlier runs scored.
         """
         return self.folder.subfolder("checkpoints")
 
@@ -50,7 +50,10 @@ class JobState:
         return self.checkpoints.subfolder(uuid4().hex[:8])
 
     def read_checkpointed(self) -> set[str]:
-        """Return the names of Ray's checkpoint files, which are also the names of data files."""
+        """Return the names of Ray's checkpoint files, without `.parquet`.
+
+        The name of a complete data file begins with the name of its checkpoint file.
+        """
         runs = [self.checkpoints.subfolder(run) for run in self.checkpoints.folders()]
         files = (file for run in runs for file in run.files(".parquet"))
         return {file.base_name.removesuffix(".parquet") for file in files}
@@ -143,7 +146,7 @@ def open_job_state(
 
 
 def remove_leftovers(partition: Partition, fingerprint: str) -> None:
-    """Delete what killed runs of other jobs left behind for a partition; keep running jobs.
+    """Delete what killed runs of other jobs left behind for a partition; spare running jobs.
 
     Args:
         partition: the partition, without the id of a job.

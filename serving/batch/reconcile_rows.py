@@ -93,21 +93,20 @@ def reconcile_rows(
     *,
     unique_keys: bool,
 ) -> ReconciledRows:
-    """Decide what is committed, and check that no row is missing or there twice.
-
-    Of several rows with one key, the first in the input is kept.
+    """Decide which rows are committed, and check that no row is missing or counted twice.
 
     Args:
         pieces: the pieces of the input.
         counted: the number of rows read from each piece, by its name.
-        files: `ROW` and `KEY` of each data file, by its path; if two files have the same row, it
-            is taken from the first.
+        files: `ROW` and `KEY` of each data file, by its path. If two files have the same row, the
+            row of the first file is committed.
         refused: the refused rows, each once, with the columns of `DEAD`.
-        unique_keys: whether two rows with the same key are a fault of the input.
+        unique_keys: whether keys must be unique. If so, only the first of several rows with one
+            key is committed.
 
     Raises:
         InputError: the input has no rows.
-        WorkError: rows are missing, or there are more than the input has.
+        WorkError: rows are missing, or there are more rows than the input has.
     """
     total = _count_input(pieces, counted)
     rows_by_file = {path: table[ROW].to_numpy() for path, table in files.items()}
@@ -134,7 +133,7 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
         most: the largest share of the input's rows that may be dead.
 
     Raises:
-        InputError: more rows are dead.
+        InputError: a larger share of the rows is dead.
     """
     dead = len(reconciled.dead)
     if dead > most * reconciled.rows:
@@ -147,8 +146,9 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
             seen="; ".join(reasons),
             valid=f"at most {most:.2%} of the rows (batch.max_dead_letters)",
-            hint="fix the rows, or raise batch.max_dead_letters; for values that the model has not "
-            "seen, train it with the column declared as {nullable: true}",
+            hint="fix the rows, or raise batch.max_dead_letters; so that the model accepts missing "
+            "values and unknown categories, declare the column as {nullable: true} in the pipeline "
+            "file and train again",
         )
 
 
@@ -212,7 +212,8 @@ def count_answers(
 def _complete_files(partition: Partition, state: JobState) -> list[str]:
     """Return the files that have a checkpoint.
 
-    Ray writes a checkpoint after its file. The name of the file begins with that of the checkpoint.
+    Ray writes the checkpoint of a data file after the file itself. The name of the data file begins
+    with the name of the checkpoint.
     """
     complete = state.read_checkpointed()
     files = (file.path for file in partition.files())
@@ -231,13 +232,17 @@ def _count_input(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     if unread or short:
         raise WorkError(
             "the input was not read to its end; nothing was committed",
-            seen=f"of {len(pieces)} pieces, {len(unread)} were not read, and {len(short)} do not "
-            "have the expected number of rows",
+            seen=f"of {len(pieces)} pieces of the input (files, or parts of Parquet files), "
+            f"{len(unread)} were not read, and {len(short)} do not have the expected number of "
+            "rows",
             hint="run the job again",
         )
     total = sum(counted[piece.name] for piece in pieces)
     if not total:
-        raise InputError("the input of the batch job has no rows", hint="check --input")
+        raise InputError(
+            "the input of the batch job has no rows",
+            hint="check --input, or batch.input in the pipeline file",
+        )
     return total
 
 

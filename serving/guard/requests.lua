@@ -476,8 +476,8 @@ local function check_infer(handle)
   if json == 0 then return end -- the whole body is one tensor; Triton derives its shape
   local follows = checked(body:getBytes(0, json), "the request", read_request_key)
   if follows ~= length - json then
-    refuse("the request says that " .. string.format("%d", follows) .. " bytes of tensors follow, but "
-      .. string.format("%d", length - json) .. " do")
+    refuse("the request says that " .. string.format("%d", follows) .. " bytes of tensors follow the "
+      .. "JSON, but " .. string.format("%d", length - json) .. " bytes do")
   end
 end
 

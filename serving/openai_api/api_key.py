@@ -117,7 +117,7 @@ def revoke_key(keys: Sequence[ApiKey], name: str) -> tuple[ApiKey, ...]:
 
 
 def find_owner(keys: Sequence[ApiKey], secret: str) -> ApiKey | None:
-    """Return the key that a secret belongs to, comparing in constant time."""
+    """Return the key that a secret belongs to; None if there is none. Compares in constant time."""
     digest, owner = hash_secret(secret), None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
@@ -139,7 +139,9 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
     try:
         return tuple(ApiKey(**values) for values in json.loads(text)["keys"])
     except (ValueError, TypeError, KeyError, InputError) as error:
-        raise WorkError("the API keys cannot be read", seen=error) from error
+        raise WorkError(
+            f"the API keys cannot be read from {KEYS_FILE} in MILLRACE_HOME", seen=error
+        ) from error
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:

@@ -1,7 +1,7 @@
 """Errors in OpenAI's format, and how the errors of the language client map to them.
 
     400 invalid_request_error  the request is wrong; the message of context_length_exceeded has the
-                               size of the prompt and that of the context
+                               sizes of the prompt and of the context
     401 authentication_error   no API key, or an unknown one
     404 invalid_request_error  model_not_found
     408, 413                   the body is too slow or too large

@@ -1,1 +1,1 @@
-"""A release: what the registry wants becomes what every replica serves."""
+"""Releases, which make every Triton replica serve the version that a model's alias points to."""

@@ -42,7 +42,7 @@ class Verify(VersionAction):
 
 @dataclass(frozen=True)
 class Validate(VersionAction):
-    """Load a version under a name that no client knows, and compare it with its certificate."""
+    """Load a version under a name that no client knows, and check its answers and its latency."""
 
     endpoint: Endpoint
 

@@ -111,12 +111,16 @@ class ModelRelease:
         if actions := self._plan():
             self._failure = self._failure or WorkError(
                 f"the release of {self.model} did not converge",
-                seen=f"after {MAX_ROUNDS} rounds this is still due: {describe_action(actions[0])}",
+                seen=f"after {MAX_ROUNDS} rounds of planning and acting, this action is still due: "
+                f"{describe_action(actions[0])}",
                 hint="see Triton's log; the next release continues",
             )
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return the outcome on each replica; none if the model is neither desired nor changed."""
+        """Return the outcome on each replica.
+
+        There is no outcome if no version has the alias, nothing changed and nothing failed.
+        """
         error = self._failure or self._refusal or self.cluster.registry_error
         if self.model not in self.cluster.desired_versions and not self._changes and error is None:
             return ()
@@ -154,7 +158,10 @@ class ModelRelease:
                 log.warning("could not remove the helper model %s: %s", action.name, error.what)
 
     def _handle_error(self, action: Action, error: MillraceError) -> None:
-        """Record that a version was refused; after any other error, the next release retries."""
+        """Record a refusal if the version is at fault.
+
+        After any other error, the next release tries the version again.
+        """
         state, desired = self.cluster.state(self.model), self._desired
         if isinstance(action, Record):
             desired = action.desired
@@ -295,7 +302,7 @@ class ModelRelease:
     def _evidence(self, desired: DesiredVersion) -> Mapping[str, object]:
         """Return what this release measured of a version.
 
-        Without such measurements, return the version's newest ones in the release table.
+        If it measured nothing, return the newest measurements of the version in the release table.
         """
         measured = self._evidence_by_version.get(desired.version)
         if measured is not None:
@@ -311,7 +318,9 @@ class ModelRelease:
         """Stage again the versions whose files were changed on disk."""
         for version in versions:
             if not self._repository.is_whole(model, version):
-                log.warning("files of %s version %s changed on disk; staging again", model, version)
+                log.warning(
+                    "files of %s version %s changed on disk; fetching them again", model, version
+                )
                 self._repository.stage(model, version, self._registry.fetch(model, version))
 
 

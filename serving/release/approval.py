@@ -147,7 +147,7 @@ class Approver:
     Attributes:
         registry: the model registry.
         ledger: the release table.
-        repository: its lock keeps out releases of the model during the checks.
+        repository: the model repository; its lock keeps out releases of this model meanwhile.
         clock: seconds since 1970.
     """
 
@@ -222,7 +222,7 @@ class Approver:
         self.registry.verify(model, version, None)
         if not undecided.needs_trial:
             return {}
-        log.info("%s version %s: nothing is live, so its answers are checked here", model, version)
+        log.info("%s version %s: no version is live; this job checks its answers", model, version)
         check = self.registry.version_check(model, version)
         return {"difference": check.validate_in_subprocess(artifact)}
 
@@ -255,7 +255,7 @@ def _no_version(model: str, verdict: Unapproved) -> InputError:
         return InputError(
             verdict.what,
             valid=f"a version of {model} with the alias champion",
-            hint="run `millrace run FILE`, then set the alias in the MLflow UI",
+            hint="run `millrace run FILE`, then set the alias champion in the MLflow UI",
         )
     return InputError(
         verdict.what,

@@ -65,7 +65,7 @@ class ClusterState:
         tags: the tags that were read, by model and version; None for a deleted version.
         rollouts: the rollout settings of each model whose new version gets traffic in steps.
         splits: the running step of a rollout, by model.
-        moves: the judge's decision about the running step, by model.
+        moves: the decision of the rollout's judge about the running step, by model.
         now: seconds since 1970.
         retry_refused_before: versions refused before this moment are tried again; None: no version.
         faults: why a model could not be observed, by model; such a model is left as it is.

@@ -1,4 +1,4 @@
-"""The golden batch of an ONNX model: certified answers, in batches of any size and row by row."""
+"""The golden batch of an ONNX model: rows with certified answers, sent in batches or one by one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

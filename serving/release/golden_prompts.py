@@ -62,7 +62,7 @@ class GoldenPrompts:
         transformers = tuple(golden.get("transformers", ()))
         if not prompts or {len(answers), len(transformers) or len(answers)} != {len(prompts)}:
             raise WorkError(
-                "the version's golden prompts and answers are incomplete",
+                "the version's golden prompts and answers are incomplete (its file golden.json)",
                 seen=f"{len(prompts)} prompts, {len(answers)} answers, "
                 f"{len(transformers)} answers of transformers",
                 hint="register the model again",
@@ -89,10 +89,13 @@ class GoldenPrompts:
             self._generate_in_subprocess(artifact, self.prompts[:1], 2)
 
     def validate_in_subprocess(self, artifact: Artifact) -> float:
-        """Continue all prompts in a subprocess, and return the share of the answers that differs.
+        """Continue all prompts in a subprocess, and compare the answers with the certified ones.
 
         A vLLM model is skipped, because it needs a GPU, and in a batch job it runs in a process of
         its own anyway.
+
+        Returns:
+            The result of `difference`; 0 for a vLLM model.
 
         Raises:
             WorkError: the model cannot be opened, or more differs than the certificate allows.
@@ -119,7 +122,10 @@ class GoldenPrompts:
     def compare(
         self, client: TritonClient, name: str, artifact: Artifact, version: int | None = None
     ) -> float:
-        """Send the prompts one by one and all at once; return the share of answers that differs.
+        """Send the prompts one by one and all at once, and compare with the certified answers.
+
+        Returns:
+            The larger result of `difference` for the two runs.
 
         Raises:
             WorkError: more differs than the certificate allows.
@@ -178,7 +184,7 @@ class GoldenPrompts:
     def ping(
         self, client: TritonClient, name: str, artifact: Artifact, version: int, seconds: float
     ) -> None:
-        """Health check: a live backend rejects an empty prompt."""
+        """Check that the version answers: send an empty prompt, which a live backend rejects."""
         client.streams.ping(name, version, seconds)
 
 

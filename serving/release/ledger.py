@@ -66,7 +66,8 @@ class Ledger:
             raise TransientError(
                 "the release table cannot be written",
                 seen=str(error).splitlines()[0],
-                hint=f"check {self.uri}, then release again; what Triton serves did not change",
+                hint=f"check that the Delta table {self.uri} can be written, then release again; "
+                "what Triton serves did not change",
             ) from error
 
     def _write(self, row: pa.Table) -> None:
@@ -91,7 +92,7 @@ class Ledger:
             raise TransientError(
                 "the release table cannot be read",
                 seen=str(error).splitlines()[0],
-                hint=f"check {self.uri}",
+                hint=f"check that the Delta table {self.uri} can be read",
             ) from error
         if model is not None:
             rows = rows.filter(pc.equal(rows["model"], model))

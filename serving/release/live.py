@@ -19,10 +19,10 @@ class Served:
         version: the version that should be served; None if the model was unloaded.
         since: when it went live, ISO 8601.
         replicas: how many servers serve that version, as `m of n`.
-        refused: the version that has the alias and was refused, if any.
-        reason: why it was refused.
-        rollout: the running step of a rollout and its version, in words.
-        accepted: the version that batch jobs score with, if no version is live.
+        refused: the version that has the alias and was refused; None if it was not refused.
+        reason: why this version was refused.
+        rollout: the running step of a rollout and its version, in words; None without a rollout.
+        accepted: the version that batch jobs score with; None if a version is live.
     """
 
     model: str

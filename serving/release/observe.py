@@ -28,7 +28,7 @@ log = logging.getLogger("millrace")
 
 ANSWER_SECONDS = 5.0
 INDEX_SECONDS = 3.0
-"""How long a frozen server delays a release in each round."""
+"""Timeout of reading a server's index: a frozen server delays each round of a release by this."""
 
 
 @dataclass(frozen=True)

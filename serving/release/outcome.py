@@ -17,10 +17,11 @@ class Outcome:
         endpoint: the server.
         model: the model.
         version: the desired version; None when the model was to be unloaded.
-        previous: the version that answered before, if any.
+        previous: the version that answered before; None if no version answered.
         changed: whether the server was changed.
         seconds: how long the change took.
-        error: why the release failed; the version that served before still does.
+        error: why the release failed; None if it did not fail. After a failure, the version that
+            served before still serves.
         known: whether the error is a refusal that an earlier release already reported.
     """
 
@@ -79,8 +80,8 @@ def refused_error(model: str, version: int, reason: str) -> WorkError:
     return WorkError(
         f"version {version} of {one_line(model)} was refused",
         seen=reason,
-        hint="the version that served before still does; move the alias, or run `millrace "
-        "release` to try again",
+        hint="the version that served before still serves; move the alias champion to another "
+        "version, or run `millrace release` to try this version again",
     )
 
 

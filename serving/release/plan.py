@@ -1,8 +1,9 @@
-"""Plan the actions that make every replica serve the champions of the registry; no effects.
+"""Plan the actions that make every replica serve the champions of the registry.
 
 Aliases are the desired state, and the index of each Triton is the actual state. The release events
-say what was tried before. `plan` compares them and returns the due actions in order. If a release
-is interrupted after any action, the next plan starts from the state at that time.
+say what was tried before. `plan` compares them, changes nothing, and returns the due actions in
+order. If a release is interrupted after any action, the next plan starts from the state at that
+time.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -129,7 +130,10 @@ def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
 
 
 def _missing_withdrawal(cluster: ClusterState, model: str) -> Record | None:
-    """Return the missing event that a refused or partly rolled out version is no longer tried."""
+    """Return the missing event that a version is no longer tried; None if no such event is missing.
+
+    The version was refused, or a step of its rollout has begun.
+    """
     state, desired = cluster.state(model), cluster.desired_versions.get(model)
     attempted, live = state.attempted, state.live_version
     if attempted is None:
@@ -154,7 +158,7 @@ class _Rollout:
         split: the step; None if the rollout ended.
         is_running: whether the step runs already.
         is_failed: whether the target version is to be refused.
-        reason: the judge's reason.
+        reason: the reason that the rollout's judge gives.
     """
 
     split: Split | None
@@ -292,7 +296,10 @@ def is_below_quorum(cluster: ClusterState, model: str, target: DesiredVersion) -
 def _plan_records(
     cluster: ClusterState, model: str, target: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield the action that records a missing event; if none is missing, tags and removals."""
+    """Yield the action that records a missing event.
+
+    If no event is missing, yield the changes of tags and the removals of old versions.
+    """
     running = None
     if rollout is not None and rollout.split is not None:
         running = RunningStep(rollout.split, rollout.reason)
@@ -359,8 +366,8 @@ def _plan_retirement(
 def _plan_cleanups(cluster: ClusterState) -> dict[str, list[CleanUp]]:
     """Return the helper models to remove, by the model that they belong to.
 
-    The helper model of a rollout is removed only after the rollout, when no replica has it loaded:
-    before, a traffic splitter may call it.
+    The helper model of a rollout is removed only after the rollout, when no replica has it loaded.
+    Before that, a traffic splitter may call it.
     """
     loaded: dict[str, list[Endpoint]] = {}
     for replica in cluster.reachable:

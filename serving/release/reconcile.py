@@ -93,9 +93,9 @@ def run_in_threads(
     """Release models in a few threads, and return when all have ended.
 
     A single model is released in this thread. If this thread is interrupted, no further release
-    begins, and the event that `release` gets is set. The threads are daemons, unlike those of a
-    `ThreadPoolExecutor`, which Python joins when it exits: a release that hangs would keep an
-    interrupted process alive.
+    begins, and the event that `release` gets is set. The threads are daemons, so that a release
+    that hangs does not keep an interrupted process alive. The threads of a `ThreadPoolExecutor`
+    would keep it alive, because Python joins them when it exits.
 
     Args:
         release: releases a model, and begins no further action once the event is set. It is called

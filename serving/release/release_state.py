@@ -131,7 +131,7 @@ class ReleaseState:
         return version in self.served_before or has_passed
 
     def is_accepted(self, version: DesiredVersion) -> bool:
-        """Whether a batch job accepted this version, and nothing happened since."""
+        """Whether a batch job accepted this version, and no later event ended the acceptance."""
         return self.accepted is not None and self.accepted.desired == version
 
     def has_completed_rollout(self, version: DesiredVersion) -> bool:

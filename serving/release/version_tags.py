@@ -23,7 +23,7 @@ class RunningStep:
 
     Attributes:
         split: how the requests are split.
-        reason: the judge's findings so far.
+        reason: what the rollout's judge has found so far.
     """
 
     split: Split
@@ -49,7 +49,7 @@ def compute_tags(
         desired: the version that the alias points to.
         answering: the replicas that serve the live version.
         replicas: number of all replicas.
-        running: the running step of the desired version's rollout, if any.
+        running: the running step of the desired version's rollout; None if no step is running.
     """
     tags: dict[int, Tags] = {}
     live = state.live_version

@@ -215,12 +215,12 @@ def check_latency(
 
 
 def lower_bound(hits: int, of: int, level: float) -> float:
-    """Return the one-sided lower bound of a share (Clopper and Pearson 1934)."""
+    """Return the one-sided lower confidence bound of `hits / of` (Clopper and Pearson 1934)."""
     return float(special.betaincinv(hits, of - hits + 1, level)) if hits else 0.0
 
 
 def upper_bound(hits: int, of: int, level: float) -> float:
-    """Return the one-sided upper bound of a share (Clopper and Pearson 1934)."""
+    """Return the one-sided upper confidence bound of `hits / of` (Clopper and Pearson 1934)."""
     return float(special.betaincinv(hits + 1, of - hits, 1 - level)) if hits < of else 1.0
 
 

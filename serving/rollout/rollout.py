@@ -119,7 +119,7 @@ def next_split(split: Split, spec: RolloutSpec, weight: float, now: float) -> Sp
 
 
 def compare_percent(spec: RolloutSpec, weight: float) -> float:
-    """Return the percent of the candidate's requests to compare; 100 while its weight is small."""
+    """Return the percent of the candidate's requests to compare; 100 if the weight is small."""
     return min(100.0, 100.0 * spec.compare_percent / weight) if weight else 100.0
 
 
@@ -246,7 +246,7 @@ def splitter_config(
 
 
 def split_of(config: pb.ModelConfig) -> Split | None:
-    """Return the running step in a model's configuration; None if it is not a splitter's."""
+    """Return the running step in a model's configuration; None without a splitter."""
     if config.backend != BACKEND:
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}

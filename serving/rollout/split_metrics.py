@@ -22,7 +22,8 @@ SUFFIX = "_total"
 READ_SECONDS = 5.0
 MAX_READS = 20
 WAIT_SECONDS = 0.05
-"""Pause between two readings. A splitter has died if its counters are inconsistent in each."""
+"""Pause between two readings. A splitter has died if its counters are inconsistent in all of
+them."""
 BEGUN, DONE = "flushes_begun", "flushes_done"
 _LINE = re.compile(rf"{PREFIX}(\w+){SUFFIX}\{{(.*)\}} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

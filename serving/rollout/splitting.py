@@ -1,6 +1,6 @@
 """Put the splitter in front of a model on a replica, and remove it again.
 
-In this order of loads no request fails, even those in flight:
+With this order of loads no request fails, not even a request in flight:
 
 1. `start_split` loads the arms while the model serves as before. Then it replaces the model's
    configuration by the splitter's and loads the model. Triton starts the splitter beside the
@@ -96,7 +96,7 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     champion = repository.artifact(split.model, split.champion)
     candidate = repository.artifact(split.model, split.candidate)
     both = f"versions {split.champion} and {split.candidate} of {split.model}"
-    hint = "set rollout.kind to direct for this version"
+    hint = f"set rollout.kind to direct for the candidate, version {split.candidate}"
     signature = triton_kind(candidate).signature(candidate)
     if signature is None:
         raise WorkError(f"{both} cannot share requests because they answer in streams", hint=hint)

@@ -105,7 +105,7 @@ class TritonClient:
         return live_version(self.index(), name)
 
     def load(self, name: str, timeout: float = LOAD_SECONDS) -> None:
-        """Load or reload a model from its `config.pbtxt`; loaded versions serve until this is done.
+        """Load or reload a model from its `config.pbtxt`; loaded versions serve during the load.
 
         Raises:
             WorkError: Triton refused the model. The versions that were loaded before still serve.

@@ -39,7 +39,7 @@ def load_version(
             that were loaded before still serve.
     """
     artifact = repository.artifact(model, version)
-    # One config.pbtxt describes all loaded versions, so a version that needs another cannot stay.
+    # One config.pbtxt describes all loaded versions, so a version that needs another file must go.
     kept = [each for each in keep if one_config_for(repository.artifact(model, each), artifact)]
     config = config_of(
         model,

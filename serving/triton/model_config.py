@@ -198,10 +198,11 @@ def from_text(text: str) -> pb.ModelConfig:
         return text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError as error:
         raise WorkError(
-            "a config.pbtxt cannot be read",
+            "a model's config.pbtxt cannot be read",
             seen=error,
             valid="a Triton model configuration",
-            hint="delete the file; the next release writes it again",
+            hint="delete this file from the model's folder in the model repository; the next "
+            "release writes the file again",
         ) from error
 
 
@@ -213,10 +214,10 @@ def _dims(spec: TensorSpec, size: int) -> tuple[int, ...]:
 def _type(spec: TensorSpec) -> int:
     if spec.elem_type not in TYPES:
         raise InputError(
-            f"the tensor {spec.name!r} cannot be served",
+            f"the type of the tensor {spec.name!r} cannot be served",
             seen=TensorProto.DataType.Name(spec.elem_type),
             valid=", ".join(TensorProto.DataType.Name(known) for known in TYPES),
-            hint="cast it to a valid type inside the model",
+            hint="cast the tensor to a valid type inside the model",
         )
     return TYPES[spec.elem_type]
 
@@ -240,26 +241,27 @@ def _output(spec: TensorSpec, size: int, labels: Sequence[str]) -> pb.ModelOutpu
 
 
 def _require_fixed_rows(signature: Signature, size: int) -> None:
-    """Raise an error if a dimension other than the batch is dynamic.
+    """Raise an error if an input has a dynamic dimension other than the batch, or is text.
 
-    No warm-up could build all TensorRT engines of such a model. They would be built while requests
-    wait, again at each size outside the range seen so far.
+    No warm-up could build all TensorRT engines of such a model. While requests wait, an engine
+    would be built for every input whose size is outside the range of the earlier sizes.
     """
     for spec in signature.inputs:
         if signature.backend == TEXT_BACKEND or DYNAMIC in _dims(spec, size):
             raise InputError(
                 "serving.accelerator cannot serve this model",
-                seen=f"{spec.name} {list(spec.shape)}",
+                seen=f"the input {spec.name} of shape {list(spec.shape)}",
                 valid="an ONNX graph whose only dynamic dimension is the batch",
                 hint="remove serving.accelerator",
             )
 
 
 def _warmups(signature: Signature, size: int) -> list[pb.ModelWarmup]:
-    """Return warm-ups with zeros, of one row and of a full batch; none with dynamic dimensions.
+    """Return warm-ups with zeros: one of a single row, and one of a full batch.
 
-    Beside the batch, a dynamic dimension has no safe value: for example, an image of one pixel may
-    fail in a pooling layer, and Triton would refuse the version.
+    There are none if a dimension other than the batch is dynamic, because no length of it is safe.
+    For example, an image of one pixel may fail in a pooling layer, and then Triton would refuse the
+    version.
     """
     if any(DYNAMIC in _dims(spec, size) for spec in signature.inputs):
         return []

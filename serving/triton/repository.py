@@ -5,7 +5,7 @@
     MODEL/<version>/         see `serving/triton/version_folder.py`
 
 MLflow version N is Triton version N. A version folder is published by one rename and never changes,
-because Triton could load half a model if the folder changed meanwhile.
+because Triton could load half a model if the folder changed during the load.
 """
 
 import fcntl
@@ -240,7 +240,9 @@ class Repository:
     def _version(self, model: str, version: int) -> Path:
         if version < 1:
             raise InputError(
-                f"a version of {model} cannot be served", seen=version, valid="1, 2, 3, …"
+                f"a version of {model} with this number cannot be served",
+                seen=version,
+                valid="1, 2, 3, …",
             )
         return self._model(model) / str(version)
 
@@ -248,7 +250,8 @@ class Repository:
         folder = self._version(model, version)
         if (found := found_in(folder)) != artifact.contents:
             raise WorkError(
-                f"version {version} of {model} is in the model repository with other contents",
+                f"version {version} of {model} is in the model repository with other contents than "
+                "in the registry",
                 seen=found,
                 valid=artifact.contents,
                 hint="a version never changes: register the changed files as a new version, or "

@@ -1,8 +1,8 @@
 """Start the embedded Triton server: its command line, and a context manager that runs it.
 
 Triton's HTTP and metrics are on Unix sockets in MILLRACE_HOME, which other users cannot open. The
-guard listens on the public ports of both (`millrace.serving.guard`). Triton's gRPC port is public,
-and all calls that change the server require a token.
+guard, the proxy in `millrace.serving.guard`, listens on the public HTTP port and the public metrics
+port. Triton's gRPC port is public, and all calls that change the server require a token.
 """
 
 import hashlib
@@ -54,7 +54,8 @@ def command(
     Args:
         installation: a prepared home folder.
         endpoint: the public address and ports.
-        guarded: whether the guard listens on the public HTTP and metrics ports; False: Triton does.
+        guarded: whether the guard listens on the public HTTP and metrics ports; if False, Triton
+            listens there itself.
 
     Raises:
         InputError: the endpoint is not on loopback. This Triton is old and must not be public.
@@ -88,7 +89,7 @@ def command(
 
 
 def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
-    """Return the flags that require the token, by the environment variables that pass them."""
+    """Return the flags that make Triton require the token, by environment variable."""
     rule = f"{RESTRICTED}:{TOKEN_HEADER}={token}"
     rules = {TOKEN_VARIABLE: f"--grpc-restricted-protocol={rule}"}
     return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}

@@ -86,7 +86,7 @@ class Artifact:
 
 
 def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ()) -> None:
-    """Write a version into an empty folder; then only owner and group may read, and nobody write.
+    """Write a version into an empty folder, and make its files read-only for owner and group.
 
     Args:
         folder: the empty folder.
@@ -142,7 +142,11 @@ def read_version(folder: Path) -> Artifact:
 
 
 def digest_in(folder: Path) -> str:
-    """Return the digest that a folder's `version.json` records; WorkError if it is unreadable."""
+    """Return the digest that a folder's `version.json` records.
+
+    Raises:
+        WorkError: `version.json` is missing or damaged.
+    """
     return str(_read_card(folder)["sha256"])
 
 
@@ -159,7 +163,10 @@ def is_whole(folder: Path) -> bool:
 
 
 def found_in(folder: Path) -> str:
-    """Return the `Artifact.contents` of a folder as its files are now, or which file is missing."""
+    """Return the digest of a folder's files as they are now; see `Artifact.contents`.
+
+    If the folder is damaged, return what is wrong instead, such as which file is missing.
+    """
     try:
         artifact = read_version(folder)
     except WorkError as error:
@@ -204,7 +211,8 @@ def _filled(
             f"{_in_words(files)} registered{whose}",
             seen=found,
             valid=sha256,
-            hint="download it again; if the digest still differs, the artifact store was changed",
+            hint="download the version again; if the digest differs again, the artifact store was "
+            "changed",
         )
     return digests
 
@@ -250,8 +258,9 @@ def _require_name(name: str, reserved: Collection[str]) -> None:
         raise InputError(
             "a file of the model cannot have this name",
             seen=repr(name),
-            valid="letters, digits, '.', '_' and '-', a letter or a digit first",
-            hint="register the model again",
+            valid="letters, digits, '.', '_' and '-', a letter or a digit first; no name that "
+            "Millrace itself uses in the folder",
+            hint="rename the file, and register the model again",
         )
 
 

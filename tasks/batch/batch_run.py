@@ -142,7 +142,7 @@ def is_reported(installation: Installation, experiment: str, report: BatchReport
 
 
 def _that(report: BatchReport, status: str) -> str:
-    """Return MLflow's filter for a job's runs."""
+    """Return MLflow's filter for the runs of a job that have the given status."""
     return (
         f"tags.`{FINGERPRINT}` = '{report.fingerprint}' and tags.`{DATE}` = '{report.date}' "
         f"and attributes.status = '{status}'"

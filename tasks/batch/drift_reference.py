@@ -1,9 +1,9 @@
 """The reference of a batch job's drift: the snapshot that the model was trained on.
 
-The snapshot has statistics of its columns. It has no statistics of token counts, because they
-depend on the model. It has no statistics of predictions either, and those of the target do not fit:
-a regression's predictions spread less than its target. So tokens are counted, and predictions are
-made, for a sample of the snapshot's rows.
+The snapshot has statistics of its columns. It has no statistics of token counts, because token
+counts depend on the model. It has no statistics of predictions either. The statistics of the target
+cannot replace them, because a regression's predictions spread less than its target. So tokens are
+counted, and predictions are made, for a sample of the snapshot's rows.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def bins_unless_gone(
     try:
         return counted(snapshot)
     except OSError as error:  # for example because the files were vacuumed
-        message = "drift is not measured, because %s cannot be read: %s"
+        message = "drift is not measured, because the training snapshot %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()
 

@@ -42,7 +42,7 @@ Emit = Callable[[Event], None]
 def report_drift(
     run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
 ) -> list[Drift]:
-    """Log every column's drift, warn of columns over the limit, and return their drifts.
+    """Log every column's drift, warn of columns over the limit, and return these columns' drifts.
 
     Args:
         run: the open run.
@@ -70,7 +70,11 @@ def report_drift(
 
 def _warned(report: BatchReport, over: list[Drift], limit: float) -> Event:
     columns = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
-    log.warning("drift over %g since training: %s", limit, columns)
+    log.warning(
+        "columns whose drift from the training data is over batch.max_drift (%g): %s",
+        limit,
+        columns,
+    )
     return Event(
         EVENT,
         resource={

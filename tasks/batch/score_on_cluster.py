@@ -84,7 +84,7 @@ def score_elsewhere(
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, installation.ray_address)
         else:
-            log.info("the job %s already does this; following it", id)
+            log.info("the job %s already scores this input for this date; following the job", id)
         job, text = follow(jobs, id, _log_line)
     outcome = find_outcome(text, id)
     if outcome is None:
@@ -107,7 +107,10 @@ def _submit(
 
 @contextmanager
 def _proof(table: str, id: str) -> Iterator[None]:
-    """Write the file that proves shared storage to the job; delete it if no job was submitted."""
+    """Write the file by which the job knows that the storage is shared with this machine.
+
+    The file is deleted if the block, which submits the job, fails.
+    """
     leave_proof(table, id)
     try:
         yield

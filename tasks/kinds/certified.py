@@ -53,7 +53,8 @@ def certified_snapshot(installation: Installation, certificate: Certificate) -> 
     snapshot = open_snapshot(installation, name, version)
     if snapshot.digest != certificate.dataset_digest:
         raise InputError(
-            f"version {version} of the dataset {name} has another digest than the certificate",
+            f"the digest of version {version} of the dataset {name} is not the one in the model's "
+            "certificate",
             seen=snapshot.digest,
             valid=certificate.dataset_digest,
             hint="run the pipeline again",

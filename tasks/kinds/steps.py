@@ -180,7 +180,8 @@ class Measured:
     """The certified metric of a version.
 
     Attributes:
-        passed: whether the certificate is of this version, and says that it passed its gates.
+        passed: whether the certificate is of this version, and says that the version passed its
+            gates.
         metric: the version's metric on its test split; None if there is none.
         name: the name of the metric.
         smaller_is_better: whether a smaller metric is better.
@@ -212,7 +213,7 @@ class VersionEvidence(Protocol):
         ...
 
     def measured(self) -> Measured:
-        """Return the version's certified metric, and whether it passed its gates.
+        """Return the version's certified metric, and whether the version passed its gates.
 
         Raises:
             InputError: the certificate cannot be read.
@@ -220,7 +221,9 @@ class VersionEvidence(Protocol):
         ...
 
     def metric_of(self, other: Package) -> float | None:
-        """Return another version's metric on this version's test split; None if not comparable.
+        """Return another version's metric on this version's test split.
+
+        Return None if the metrics of the two versions cannot be compared.
 
         Raises:
             MillraceError: the rows cannot be read, or the other version cannot answer them.
@@ -295,7 +298,7 @@ class Answer(Protocol):
         ...
 
     def table(self) -> Table:
-        """Return the answers as a table; it has no rows if they were printed while streamed."""
+        """Return the answers as a table; it has no rows if the answers were already printed."""
         ...
 
 

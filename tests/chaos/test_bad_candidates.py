@@ -192,12 +192,12 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
     "unreadable certificate": (
         lambda: good(SEED),
         unreadable("certificate.json"),
-        "the evidence of judged",
+        "the evidence files of judged",
     ),
     "unreadable pipeline": (
         lambda: good(SEED),
         unreadable("pipeline.yaml"),
-        "the evidence of judged",
+        "the evidence files of judged",
     ),
     "link to a file outside": (lambda: good(SEED), linked, "cannot be fetched"),
     "weights outside": (external, nothing, "weights"),

@@ -67,7 +67,7 @@ def test_an_engine_is_a_row_with_figures_and_what_it_is_tied_to(
 
 def test_a_batch_outside_the_profile_is_told(digits: Any, tmp_path: Path) -> None:
     session = EngineSession(digits.exporter(tmp_path).make("tensorrt-fp32"))
-    with pytest.raises(WorkError, match="does not accept features of this shape"):
+    with pytest.raises(WorkError, match="does not accept this shape of the input features"):
         session.run({"features": np.zeros((65, 64), np.float32)})
 
 

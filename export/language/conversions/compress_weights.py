@@ -75,7 +75,10 @@ def main() -> None:
     made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--mode", choices=MODES, default="int8_asym")
     made.add_argument(
-        "--group-size", type=int, default=64, help="weights that share a scale; -1: all of a row"
+        "--group-size",
+        type=int,
+        default=64,
+        help="number of weights that share a scale; -1: all weights of a row",
     )
     made.add_argument("--ratio", type=float, default=1.0, help="share of layers that get 4 bits")
     made.add_argument("--awq", action="store_true", help="activation-aware scaling of weights")

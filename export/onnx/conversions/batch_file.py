@@ -31,9 +31,9 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_one_shape(path: Path) -> list[dict[str, Any]]:
-    """Return the batches with the largest number of rows, cut to the narrowest of these batches.
+    """Return the batches with the most rows, cut to the width of the narrowest of these batches.
 
-    So all arrays of one input have the same shape.
+    Then all arrays of one input have the same shape.
     """
     kept = list(read(path))
     rows = max((len(array) for batch in kept for array in batch.values()), default=0)

@@ -1,8 +1,8 @@
 """Quantizes embedding tables to int8, with one scale per token.
 
 ONNX Runtime's own quantization has one scale for the whole table, and a statically quantized model
-dequantizes the whole table in every run. Here the rows are looked up first, and only these are
-dequantized.
+dequantizes the whole table in every run. Here the rows of the tokens are looked up first, and only
+these rows are dequantized.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
 For TensorRT, on GPUs of compute capability 8.9 and above; onnxruntime cannot multiply fp8 on a CPU.
 The format is that of Micikevicius et al. 2022, "FP8 Formats for Deep Learning". The scales are
-onnxruntime's: the standard deviation of the calibration values, relative to that of all fp8
-numbers.
+onnxruntime's: the standard deviation of the calibration values, relative to the standard deviation
+of all fp8 numbers.
 """
 
 import tempfile

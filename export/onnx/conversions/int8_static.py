@@ -93,7 +93,7 @@ def quantize_prepared(
 
     Weights have 7 bits. x86 processors without VNNI add pairs of products in 16 bits. With 8-bit
     weights these sums overflow, and the outputs are wrong (ONNX Runtime's guide to quantization).
-    Symmetric weights have 8 bits, because they are for GPUs, which do not overflow.
+    Symmetric weights have 8 bits, because they are for GPUs, where these sums do not overflow.
 
     Args:
         source: the float32 model, after `quant_pre_process`.

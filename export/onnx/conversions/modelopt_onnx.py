@@ -45,8 +45,8 @@ def options_of(mode: str, model: Any) -> dict[str, Any]:
 def unfit_layers(model: Any) -> list[str]:
     """Return the names of the layers that int4 cannot divide into blocks, which stay in float.
 
-    ModelOpt's blocks run along the first dimension of the weights, which is a layer's input in
-    MatMul and its output in torch's Gemm.
+    ModelOpt's blocks run along the first dimension of the weights. It is the input dimension in
+    MatMul, and the output dimension in torch's Gemm, so a Gemm always stays in float.
     """
     weights = {each.name: list(each.dims) for each in model.graph.initializer}
     layers = [n for n in model.graph.node if n.op_type in HEAVY and n.input[1] in weights]

@@ -6,7 +6,7 @@ each.
 onnxruntime's attention fusion expects that scores are divided by a scale, not multiplied, and that
 the padding mask is computed in one particular way. torch's exporter writes neither. So the scales
 are inverted, and the mask that all layers share is rebuilt. The original and the rewritten model
-are both run, and the rewritten model is used only if the outputs are the same.
+are both run, and the rewritten model is used only if the outputs are nearly the same.
 """
 
 import tempfile
@@ -112,7 +112,7 @@ class _Graph:
         }
 
     def find_masked(self) -> Iterator[tuple[NodeProto, NodeProto, str]]:
-        """Yield for each attention its scaling node, its node that adds the mask, and the mask."""
+        """Yield each attention's scaling node, its node that adds the mask, and the mask's name."""
         for softmax in self.graph.node:
             add = self.made_by.get(softmax.input[0]) if softmax.op_type == "Softmax" else None
             if add is None or add.op_type != "Add":

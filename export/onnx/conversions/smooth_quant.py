@@ -1,12 +1,13 @@
-"""int8 after SmoothQuant: outliers of activations are moved into the weights they multiply.
+"""int8 after SmoothQuant: outliers of an activation are moved into the weights that multiply it.
 
 Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
 Models": channel j of an activation is divided by s_j = max|X_j|^a / max|W_j|^(1-a), and row j of
-the weights is multiplied by s_j, so the product is the same and both are easier to quantize. As in
-the paper, the division is folded into the node that produces the activation, if possible. It is
-possible for a Gemm (a ReLU may follow it) or a LayerNorm, if only the products read the activation.
-Otherwise a separate node divides. The separate node costs more than one pass over the activation,
-because ONNX Runtime then leaves the layer before the separate node in float.
+the weights is multiplied by s_j. So the product is the same, and the activation is easier to
+quantize. As in the paper, the division is folded into the node that produces the activation, if
+possible. This is possible if the node is a Gemm (a ReLU may follow the Gemm) or a LayerNorm, and if
+only the products with these weights read the activation. Otherwise a separate node divides. The
+separate node costs more than one pass over the activation, because ONNX Runtime then leaves the
+layer before the separate node in float.
 """
 
 import tempfile
@@ -133,10 +134,11 @@ def smooth(model: Any, calibration: Path, alpha: float) -> None:
 
 
 def _maker(graph: Any, name: str, takers: Sequence[Any]) -> Any:
-    """Return the node whose constants can be divided instead of an activation; None if none can.
+    """Return the node whose constants can be divided instead of an activation, or None.
 
-    Only the products may read the activation. A ReLU between the node and the products is allowed,
-    because dividing before it gives the same result as dividing after it.
+    None: there is no such node. Only the products may read the activation. A ReLU between the node
+    and the products is allowed, because dividing before the ReLU gives the same result as dividing
+    after it.
     """
     makers = {output: node for node in graph.node for output in node.output}
     maker, takes = makers.get(name), list(takers)

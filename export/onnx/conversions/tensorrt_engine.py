@@ -88,7 +88,11 @@ def main() -> None:
     """Build one engine."""
     made = parser(__doc__)
     made.add_argument(
-        *("--axis",), type=axis, action="append", default=[], help="NAME=SMALLEST:BEST:LARGEST"
+        *("--axis",),
+        type=axis,
+        action="append",
+        default=[],
+        help="sizes of a dynamic dimension: NAME=SMALLEST:BEST:LARGEST",
     )
     made.add_argument("--timing-cache", type=Path, help="file that speeds up later builds")
     made.add_argument("--workspace", type=int, help="bytes of GPU memory for kernels; default: all")
@@ -129,7 +133,7 @@ def built(given: Any, profile_shapes: Mapping[str, tuple[tuple[int, ...], ...]])
     config.set_timing_cache(config.create_timing_cache(known), ignore_mismatch=False)
     engine = builder.build_serialized_network(network, config)
     if engine is None:
-        sys.exit("TensorRT built no engine; run the command by hand to read its log")
+        sys.exit("TensorRT built no engine; run its command in commands.sh by hand to see why")
     if cache:
         _keep(cache, bytes(config.get_timing_cache().serialize()))
     return bytes(engine)

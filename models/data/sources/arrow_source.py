@@ -84,7 +84,7 @@ class DeltaSource(Source):
             raise InputError(
                 f"the Delta table {self.spec.source} cannot be read",
                 seen=error,
-                valid="a table without deletion vectors and column mapping",
+                valid="a table without deletion vectors and without column mapping",
                 hint="REORG or rewrite the table, or set dataset.source to its Parquet files",
             ) from error
 

@@ -43,7 +43,7 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 
 def manifest_of(table: DeltaTable) -> dict[str, Any]:
-    """Return values that identify this version; a table recreated at this URI has other values."""
+    """Return values that identify this version of the table; a recreated table has other values."""
     names = "\n".join(sorted(table.file_uris()))
     return {
         "format": "delta",

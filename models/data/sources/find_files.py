@@ -90,7 +90,12 @@ class File:
 
 @dataclass(frozen=True)
 class FileSource(Source):
-    """A source of files."""
+    """A source whose rows are in files of one format.
+
+    Attributes:
+        format: name of the format, as in `dataset.format`.
+        files: the files, sorted by path.
+    """
 
     format: ClassVar[str]
     files: tuple[File, ...]

@@ -55,13 +55,13 @@ class Chunk:
         return int(self.rows.num_rows) + len(self.unreadable)
 
     def row_positions(self) -> Indices:
-        """Return the indices of the rows among rows and unreadable lines: int64, ascending."""
+        """Return each row's index in the chunk, counting unreadable lines too: int64, ascending."""
         rows = np.arange(self.rows.num_rows)
         before = np.array([line.before for line in self.unreadable], np.int64)
         return rows + np.searchsorted(before, rows, side="right")
 
     def unreadable_positions(self) -> Indices:
-        """Return the indices of the unreadable lines among rows and unreadable lines: int64."""
+        """Return each unreadable line's index in the chunk, counting rows too: int64, ascending."""
         before = np.array([line.before for line in self.unreadable], np.int64)
         return before + np.arange(len(before))
 
@@ -78,7 +78,7 @@ class Source(ABC):
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Every column of the source; None if only reading the rows shows the columns."""
+        """Arrow schema of all columns; None if only reading the rows shows which columns exist."""
         return None
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Source(ABC):
 
 
 def used_columns(spec: DatasetSpec) -> tuple[str, ...] | None:
-    """Return the columns that the dataset stores; None: all columns."""
+    """Return the names of the columns that the dataset stores; None for all columns."""
     if spec.features is None:
         return None
     return tuple(dict.fromkeys((*spec.key, *spec.features, spec.target, *spec.columns)))
@@ -143,7 +143,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
 
 
 def refuse_extension_types(schema: pa.Schema, source: str) -> None:
-    """Refuse Arrow extension types, because some readers run their metadata as code.
+    """Refuse Arrow extension types, because some readers run the metadata of such types as code.
 
     Raises:
         InputError: a column, or a part of one, has an extension type.

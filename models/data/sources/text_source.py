@@ -59,7 +59,7 @@ class TextSource(FileSource):
 
 
 def with_defaults(spec: DatasetSpec) -> DatasetSpec:
-    """Return the dataset with `path` as the key, and only the text to learn from.
+    """Return the dataset's settings with `path` as the key, and `text` alone to learn from.
 
     Only settings that the pipeline file leaves out are filled in.
     """

@@ -82,7 +82,7 @@ def documents_of(
 def _encoded(
     texts: Sequence[str], tokenizer: LanguageTokenizer, *, begins: bool = True
 ) -> list[Ids]:
-    """Return the tokens of texts; an empty text has none, not even a beginning-of-text token."""
+    """Return the tokens of each text; an empty text has none, so no beginning-of-text token."""
     end, found = tokenizer.end, []
     for batch in _batches(texts):
         parts = [_parts(text) for text in batch]
@@ -156,8 +156,9 @@ def _by_markers(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
 def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
     """Return the tokens of a chat and a mask, found by rendering the chat up to each turn.
 
-    The text of an assistant's turn is the rendered chat up to and including that turn, minus the
-    rendered chat before that turn with a generation prompt.
+    For each assistant's turn, the chat is rendered up to and including that turn. The messages
+    before that turn are rendered with a generation prompt. The first text begins with the second
+    text, and the rest of the first text is the assistant's turn.
 
     Raises:
         InputError: the template renders an earlier message differently when more messages follow.

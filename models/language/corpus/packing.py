@@ -3,11 +3,11 @@
 Best-fit packing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"): a document that
 is longer than the context is cut into chunks of the context's length and a rest. Then chunks, the
 longest first, go into the fullest sequence that still has room for them (best-fit decreasing). No
-token is lost or repeated. Documents are packed window by window, so memory does not grow with their
-number.
+token is lost or repeated. Chunks are collected in a window, and every full window is packed by
+itself, so memory does not grow with the number of documents.
 
 A chunk is a whole document, or a part of one that is longer than the context. Attention must not
-cross chunks, so each decoder is tested for that before it is trained.
+cross chunks, so `require_pieces_apart` tests each decoder before it is trained.
 """
 
 from bisect import bisect_left, insort
@@ -35,7 +35,7 @@ class Packed:
     """One packed sequence.
 
     Attributes:
-        ids: int32 `[tokens]`, at most as many as the context.
+        ids: int32 `[tokens]`, with at most `context` tokens.
         lengths: int32 `[chunks]`, tokens of each chunk; their sum is `tokens`.
         answer: bool `[tokens]`, true for tokens that count in the loss; None if all count.
     """
@@ -95,7 +95,7 @@ def pieces(document: Document, context: int) -> list[Document]:
 
 
 def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
-    """Return the ascending chunk indices of each sequence; sequences are in order of first chunk.
+    """Return the chunk indices of each sequence, ascending; sequences are sorted by first index.
 
     Args:
         lengths: tokens of each chunk, from 1 to `context`.
@@ -143,8 +143,9 @@ _FIRST, _SECOND = 5, 7
 def require_pieces_apart(decoder: "PreTrainedModel") -> None:
     """Refuse a decoder in which a chunk of a packed sequence sees the chunk before it.
 
-    Recurrent decoders carry their state over (mamba), some others build their own mask (opt,
-    falcon, bloom). The test compares the logits of a chunk alone and behind another chunk.
+    Recurrent decoders (mamba) carry their state over to the next chunk, and some other decoders
+    (opt, falcon, bloom) build their own attention mask. The test compares the logits of a chunk
+    alone with its logits behind another chunk.
 
     Args:
         decoder: a decoder on the CPU in float32; its training mode is restored.

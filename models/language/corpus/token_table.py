@@ -40,7 +40,7 @@ METADATA = "millrace.tokens"
 TOKENS, TOKENIZERS = "tokens", "tokenizers"
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 FORMAT = 1
-"""Part of the fingerprint. Increase it if a code change makes other sequences of the same
+"""Part of the fingerprint. Increase it if a code change makes different sequences from the same
 documents."""
 READ_ROWS = 256
 """Number of documents that are read at once."""
@@ -173,7 +173,8 @@ def open_token_table(
     found = _find_version(name, uri, delta, installation, fingerprint) if delta else None
     if found is None:
         raise InputError(
-            f"there is no token table of {name!r}",
+            f"there is no token table of {name!r}, which holds the documents as sequences of "
+            "tokens",
             seen=uri,
             hint="run the pipeline, which makes the table: millrace run FILE",
         )
@@ -189,7 +190,8 @@ def fingerprint_of(
         snapshot: snapshot with the documents.
         shares: shares of the splits.
         model: the pipeline's model; gives the context and the size of a tokenizer to train.
-        tokenizer: the given tokenizer; None if one is trained, which the other values determine.
+        tokenizer: the given tokenizer. None if a tokenizer is trained, because the other values
+            determine a trained tokenizer.
     """
     schema = snapshot.schema
     values = {

@@ -102,9 +102,10 @@ class LanguageTokenizer:
 
     @property
     def turn_ends(self) -> tuple[int, ...]:
-        """The id of the token that ends an assistant's turn; empty if it is `end` or not known.
+        """A tuple with the id of the token that ends an assistant's turn; empty if the id is `end`.
 
-        Qwen's and Llama's base tokenizers end a document and a turn with different tokens.
+        The tuple is also empty if the id is not known. Qwen's and Llama's base tokenizers end a
+        document and a turn with different tokens.
         """
         fast = self.fast if self._has_template else None
         if fast is None or not fast.chat_template:

@@ -1,4 +1,4 @@
-"""The tokenizers that token tables were made with: a small Delta table, one row per file.
+"""The tokenizers that token tables were made with: a small Delta table, one row per tokenizer file.
 
 Columns: `digest`, `file` and `contents`. A tokenizer is identified by its digest and written once.
 """
@@ -38,12 +38,14 @@ def store_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
     except CommitFailedError as error:
         if not _is_stored(uri, digest):
             raise TransientError(
-                "another run wrote a tokenizer at the same time", seen=error, hint="run again"
+                f"another run wrote to the tokenizer table {uri} at the same time",
+                seen=error,
+                hint="run again",
             ) from error
 
 
 def load_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
-    """Return the tokenizer with a digest.
+    """Return the tokenizer that has the given digest.
 
     Raises:
         WorkError: the table does not have this tokenizer, or its files do not match the digest.
@@ -56,10 +58,10 @@ def load_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
     found = LanguageTokenizer(dict(zip(names, contents, strict=True)))
     if found.digest != digest:
         raise WorkError(
-            f"the tokenizer {digest[:12]} is missing or damaged in the tokenizer table",
-            seen=f"files of this tokenizer in {uri}: {', '.join(names) or 'none'}",
-            hint="restore the tokenizer table, or delete the token table and run the pipeline "
-            "again",
+            f"the tokenizer with the digest {digest[:12]} is missing or damaged in the table {uri}",
+            seen=f"files of this tokenizer in the table: {', '.join(names) or 'none'}",
+            hint="restore this table from a backup; or delete it and the dataset's token table (in "
+            "the folder tokens beside tokenizers), and run the pipeline again",
         )
     return found
 

@@ -77,8 +77,8 @@ def round_weight(weight: Tensor) -> Tensor:
 class FakeQuantization(TorchFunctionMode):
     """Context in which the layers of a network compute with rounded inputs and weights.
 
-    Rounding begins at the epoch that `spec` sets. The network's own weights are not rounded, nor
-    are its checkpoints and its export.
+    Rounding begins at the epoch that `spec` sets. The network's own weights stay unrounded,
+    and so do the weights in checkpoints and in the export.
 
     Args:
         spec: settings of quantization-aware training.
@@ -122,7 +122,10 @@ class FakeQuantization(TorchFunctionMode):
         """Do nothing, because the weights are rounded in the forward pass."""
 
     def end_epoch(self) -> dict[str, float]:
-        """Broadcast rank 0's ranges to all workers, and return whether rounding is on."""
+        """Broadcast rank 0's ranges to all workers, and return the metric `quantized`.
+
+        The metric is 1 if rounding is on, else 0.
+        """
         if self._active and torch.distributed.is_initialized():
             for each in self._ranges.values():
                 torch.distributed.broadcast(each.ends, src=0)

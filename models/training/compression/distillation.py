@@ -51,7 +51,7 @@ class Tutor:
         self._session = OnnxSession(teacher.model)
 
     def blended(self, loss: Tensor, features: Tensor, logits: Tensor) -> Tensor:
-        """Return the weighted sum of the loss against the target and against the teacher.
+        """Return the weighted sum of the loss against the target and the loss against the teacher.
 
         Args:
             loss: the mean loss against the target, a scalar.

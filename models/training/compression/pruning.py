@@ -102,7 +102,10 @@ class Pruner:
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Prune more if it is due, and set pruned weights, which the step changed, to zero."""
+        """Prune more every `frequency` steps, and set all pruned elements to zero again.
+
+        An optimizer step may change pruned elements.
+        """
         self._step += 1
         if self._step % self._spec.frequency == 0:
             self._prune_until(self._epoch + min(self._step / self._steps, 1.0))

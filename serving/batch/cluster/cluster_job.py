@@ -81,7 +81,7 @@ class Order:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The one argument of a job's program.
+    """The only command-line argument of the program that a job runs.
 
     Attributes:
         submission: the job's id.
@@ -151,7 +151,7 @@ def follow(
         jobs: the jobs of the cluster.
         id: the job's id.
         on_line: called once with each of Millrace's lines in the log.
-        wait: waits between two requests, in seconds.
+        wait: waits for a number of seconds, between two requests.
         now: returns the time in seconds.
 
     Raises:
@@ -190,7 +190,7 @@ def stop(
     Args:
         jobs: the jobs of the cluster.
         id: the job's id; the job need not exist.
-        wait: waits between two requests, in seconds.
+        wait: waits for a number of seconds, between two requests.
         now: returns the time in seconds.
     """
     began = now()
@@ -205,7 +205,11 @@ def stop(
 
 
 def error_of(values: Mapping[str, str | None]) -> MillraceError:
-    """Return the error that a job ended with, from the dictionary that its `as_dict` returned."""
+    """Return the error that a job ended with.
+
+    Args:
+        values: what `MillraceError.as_dict` returned for the error in the job.
+    """
     kind = ERRORS.get(values["error"] or "", WorkError)
     return kind(
         values["what"] or "", seen=values["seen"], valid=values["valid"], hint=values["next"]

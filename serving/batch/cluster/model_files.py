@@ -1,7 +1,7 @@
 """Copies a model's files to nodes that do not have them, through Ray's object store.
 
 Only the driver talks to MLflow, so actors need neither MLflow nor its credentials. A node caches
-the files in a temporary folder, where the next job of the version finds them.
+the files in a temporary folder, where the next job with the same version finds them.
 """
 
 import fcntl
@@ -70,14 +70,14 @@ def with_local_files(job: AnyJob, model: ModelFiles | None, cache: Path | None =
 def with_files_on_nodes(
     job: AnyJob, model: ModelFiles, resource: str, cache: Path | None = None
 ) -> AnyJob:
-    """Return the job with the model's files in one folder on every node that has a resource.
+    """Return the job with the model's files in the same folder on all nodes that have a resource.
 
     Use this for an engine that opens the files itself and cannot fetch them when it starts.
 
     Args:
         job: as for `with_local_files`.
         model: the files.
-        resource: Ray's name of the resource.
+        resource: Ray's name of the resource, such as `GPU`.
         cache: as for `with_local_files`.
 
     Raises:
@@ -89,9 +89,9 @@ def with_files_on_nodes(
     folders = {str(folder) for folder in _run_on_nodes(resource, _fetch, model, cache)}
     if len(folders) != 1:
         raise WorkError(
-            "the nodes keep models in different folders",
+            "the nodes of the Ray cluster keep copies of models in different folders",
             seen=", ".join(sorted(folders)) or f"no node has a {resource}",
-            valid="one folder",
+            valid="the same folder on all nodes",
             hint="start Ray on all nodes as the same user, with the same TMPDIR",
         )
     return job.moved(Path(folders.pop()))
@@ -132,7 +132,8 @@ def _fetch(model: ModelFiles, cache: Path | None) -> Path:
                         file.write(ray.get(chunk))
             if (found := _digest_in(fetched, model)) != model.digest:
                 raise WorkError(
-                    "the model's files on a node differ from those that the driver sent",
+                    f"the model's files on the node {platform.node()} "
+                    "differ from those that the driver sent",
                     seen=f"sha256 {found}",
                     valid=f"sha256 {model.digest}",
                     hint="run the job again",

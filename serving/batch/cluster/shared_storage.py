@@ -1,8 +1,8 @@
 """The storage that a cluster must share with an installation: checked before and inside a job.
 
-A dashboard on loopback may belong to a cluster on other machines, behind a forwarded port. A folder
-of the same name may be another folder on these machines. So the flow writes a file into the folder
-of the tables, and the job must find this file.
+A Ray dashboard on loopback may belong to a cluster on other machines, behind a forwarded port. On
+these machines, a folder of the same name may be another folder. So the flow writes a file into the
+folder of the tables, and the job must find this file.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ def require_shared(installation: Installation, source: str | None) -> None:
 
     Args:
         installation: the installation, with the cluster's address.
-        source: the input; None: a table.
+        source: the input; None: the dataset's table.
 
     Raises:
         InputError: the cluster cannot reach MLflow, the tables or the input. Or the address of
@@ -44,10 +44,15 @@ def require_shared(installation: Installation, source: str | None) -> None:
         )
     if "://" not in installation.tables_uri:
         raise _unreachable(
-            "the tables", installation.tables_uri, "s3://… or file:///…", "MILLRACE_TABLES"
+            "the tables",
+            installation.tables_uri,
+            "s3://… or a mounted folder file:///…",
+            "MILLRACE_TABLES",
         )
     if source is not None and "://" not in source:
-        raise _unreachable("the input", source, "s3://… or file:///…", "--input or batch.input")
+        raise _unreachable(
+            "the input", source, "s3://… or a mounted folder file:///…", "--input or batch.input"
+        )
 
 
 def leave_proof(table: str, submission: str) -> None:
@@ -64,7 +69,11 @@ def leave_proof(table: str, submission: str) -> None:
         try:
             _jobs(table).write_json(f"{submission}.json", {"submission": submission})
         except OSError as error:
-            raise WorkError("the tables cannot be written", seen=error) from error
+            raise WorkError(
+                f"the table {table} cannot be written",
+                seen=error,
+                hint="make the folder writable, or set MILLRACE_TABLES to another folder",
+            ) from error
 
 
 def take_proof(table: str, submission: str) -> None:
@@ -108,5 +117,5 @@ def _unreachable(what: str, seen: str, valid: str, setting: str) -> InputError:
         f"a cluster on other machines cannot reach {what} of this machine",
         seen=seen,
         valid=f"{valid}, which all nodes of the cluster can reach",
-        hint=f"set {setting}; file:///PATH says that every node has that folder mounted",
+        hint=f"set {setting} to such an address",
     )

@@ -49,7 +49,8 @@ class Input:
         files: the files to read, in order.
         pieces: the same files, split into pieces.
         manifest: the table and its version, or files with sizes and digests; ready for JSON.
-        has_keys: whether the rows have their own keys, so that a repeated key is an error.
+        has_keys: whether the rows have their own keys, so that a row with the key of an earlier row
+            is not scored.
         from_table: whether the input is a version of a Delta table, whose files never change.
     """
 
@@ -67,10 +68,13 @@ class Input:
         return sum(known) if len(known) == len(self.pieces) else None
 
     def about_rows(self) -> int | None:
-        """Return the number of rows for a forecast; for text files, the number of lines.
+        """Return the approximate number of rows, for the forecast of the job's end.
+
+        For text files it is the number of lines, without the header lines of CSV files.
 
         Returns:
-            None for remote or compressed text, because counting lines would read it a second time.
+            None for remote or compressed text files, because counting their lines would mean
+            reading them a second time.
         """
         if self.rows is not None:
             return self.rows
@@ -135,7 +139,7 @@ def open_input(source: str, job: Job) -> Input:
 
 
 def find_paths(source: str) -> InputPaths:
-    """Find the files of a source and their format, by their endings.
+    """Find the files of a source, and their format by the endings of their names.
 
     No file is opened, except the log of a Delta table.
 
@@ -190,7 +194,8 @@ def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]
                 f"a file of the Delta table {found.table.table_uri} is missing",
                 seen=root,
                 valid="all files that the table's log names",
-                hint="restore the file, or remove it from the table's log with deltalake's repair",
+                hint="restore the file, or remove it from the table's log with "
+                "`DeltaTable.repair` of the Python package deltalake",
             )
         root = resolve(found.table.table_uri, Path.cwd())[1]
     for each in sorted(infos, key=lambda info: info.path):
@@ -227,7 +232,9 @@ def _read_column_names(source: str, format_name: str, files: tuple[File, ...]) -
     rows = next((chunk.rows for chunk in opened.chunks() if chunk.rows.num_rows), None)
     if rows is None:
         raise InputError(
-            f"{source} has no rows", valid="one JSON object to a line", hint="check --input"
+            f"the input {source} has no rows",
+            valid="one JSON object to a line",
+            hint="check --input, or batch.input in the pipeline file",
         )
     return list(rows.schema.names)
 
@@ -243,8 +250,8 @@ def _require_columns(names: Sequence[str], job: Job) -> None:
     missing += [name for name in job.key if name not in names and KEY not in names]
     if missing:
         raise InputError(
-            "the input lacks columns that the model needs",
-            seen=f"missing {', '.join(missing)}; there are {', '.join(names) or 'none'}",
+            "the input of the batch job lacks columns",
+            seen=f"missing {', '.join(missing)}; there are {', '.join(names) or 'no columns'}",
             valid=", ".join(job.needed),
             hint=job.advice,
         )
@@ -258,7 +265,7 @@ def _find_table(source: str) -> InputPaths:
         raise InputError(
             f"the Delta table {source} cannot be read",
             seen=error,
-            valid="a table without deletion vectors and column mapping",
+            valid="a table without deletion vectors and without column mapping",
             hint="REORG or rewrite the table, or give its Parquet files as the input",
         ) from error
     files = file_paths(table)
@@ -290,7 +297,8 @@ def _missing(source: str) -> InputError:
         "the input of the batch job does not exist",
         seen=source if "://" in source else str(Path(source).absolute()),
         valid="a file, a folder, a glob, a URI or a Delta table",
-        hint="check --input; a relative path starts from the current folder",
+        hint="check --input, or batch.input in the pipeline file; a relative path starts from the "
+        "current folder",
     )
 
 
@@ -301,7 +309,7 @@ def _empty(path: str) -> InputError:
 def _unknown(source: str, formats: set[str]) -> InputError:
     endings = ", ".join(ending for group in ENDINGS.values() for ending in group)
     return InputError(
-        f"the format of {source} is not known",
+        f"the format of {source} is not known, or its files have several formats",
         seen=", ".join(sorted(formats)) or Path(source).suffix or "no ending",
         valid=f"a Delta table, or files of one kind: {endings}, compressed or not",
         hint="give the files one of these endings",

@@ -25,12 +25,14 @@ from millrace.models.data.split import joined_keys
 from millrace.serving.batch.job import FILE_ROWS
 
 PIECE_ROWS = CHUNK_ROWS // 2
-"""Rows of a piece of a Parquet file; a piece has at least one row group."""
+"""Smallest number of rows of a Parquet piece, except the last piece of a file. A piece has
+whole row groups.
+"""
 CHUNK_BYTES = 16 * 2**20
 """Estimated bytes of rows that are encoded at a time, if rows are wide."""
 
 Constants = tuple[tuple[str, str | None], ...]
-"""Columns whose values, as text, come from the names of a file's folders: `name=value`."""
+"""Columns whose values, as text, come from the names (`name=value`) of the folders above a file."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Piece(ABC):
     Attributes:
         file: the file.
         number: the file's number in the input.
-        first: number of the piece's first row in the file.
+        first: row number, in the file, of the piece's first row.
         rows: number of rows; None if it is known only after reading.
     """
 
@@ -195,7 +197,7 @@ def _split_file(
 def declared_keys(
     rows: pa.RecordBatch | pa.Table, key: Sequence[str], dataset_columns: Sequence[Column]
 ) -> pa.Array | None:
-    """Return the keys of rows: the column `_key`. Without this column: the key columns, joined.
+    """Return the keys of rows: the column `_key`, or the joined key columns if there is no `_key`.
 
     Args:
         rows: the rows as they were read.

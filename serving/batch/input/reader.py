@@ -29,7 +29,7 @@ class RemainingPiece:
 
     Attributes:
         piece: the piece.
-        done: `ROW`s in it that are scored or refused, int64, sorted.
+        done: the `ROW`s of the piece that are scored or refused, int64, sorted.
     """
 
     piece: Piece
@@ -68,7 +68,10 @@ def load_of(remaining: Sequence[RemainingPiece], actors: int) -> Load:
 
 
 class RemainingRows(Datasource):
-    """The good rows of pieces, encoded: `ROW` and the columns that the job's `encoded` returns."""
+    """Encodes the rows of pieces, and leaves out rows that are done or cannot be scored.
+
+    The rows have `ROW` and the columns that the job's `encoded` returns, except `ERROR`.
+    """
 
     def __init__(
         self, source: str, remaining: Sequence[RemainingPiece], job: Job, state: JobState

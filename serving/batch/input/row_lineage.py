@@ -31,13 +31,13 @@ class Origin:
 
     Attributes:
         row: the row in the output.
-        file: the input file that the row was in.
+        file: the input file that the row was in; empty if not known.
         place: number of the row in that file, from 0; unreadable lines count too.
         manifest: size and digest of that file; empty for the file of a Delta table.
         source: the rest of the input's manifest, such as the version of a table.
         job: id of the job.
         committed: the metadata of the commit: model, version, digest, fingerprint, counts.
-        table_version: the version of the table that the job's commit made.
+        table_version: the version of the table that the job's commit made; -1 if not known.
     """
 
     row: Mapping[str, Any]

@@ -20,7 +20,7 @@ from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.reconcile_rows import DUPLICATE_KEY, NO_ROWS
 
 FEW = 8
-"""Number of pieces to sample, each from its beginning; more only if these have too few rows."""
+"""Number of pieces whose first rows are sampled; more pieces only if these have too few rows."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def choose_rows(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: in
         count: number of rows to choose.
 
     Returns:
-        `ROW`s, int64, sorted; fewer than `count` if there are not as many.
+        `ROW`s, int64, sorted; fewer than `count` if fewer are found.
     """
     found = NO_ROWS
     for many in (FEW, count):

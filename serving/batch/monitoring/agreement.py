@@ -10,8 +10,8 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError
 
 TOLERANCE = 1e-4
-"""Allowed difference for float32 rounding: a share of the number, or of the target's standard
-deviation if this is larger.
+"""Allowed difference for float32 rounding. For a predicted number it is a share of the number, or
+of the target's standard deviation if the standard deviation is larger.
 """
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 """The character that a decoder writes for the bytes of an incomplete character."""
@@ -26,7 +26,8 @@ class Difference:
     Attributes:
         share: 0 if the answers agree, 1 if they do not. For texts that need not be equal: the share
             of the text after the first difference.
-        distance: absolute difference of two numbers; None for texts, or if not finite.
+        distance: absolute difference of two numbers or probabilities; None for texts, or if the
+            difference is not finite.
         text: both answers in words; empty if they agree.
     """
 
@@ -43,10 +44,10 @@ class Agreement:
         sample: number of rows in the sample.
         compared: number of rows that were compared.
         disagreed: number of rows with different answers.
-        share: mean of `Difference.share` over the compared rows, which must not exceed the limit.
-        largest: largest difference of two numbers; None for texts.
-        admitted: share of answers that a low-precision variant may change; the limit is never
-            below it.
+        share: mean of `Difference.share` over the compared rows; `require_agreement` limits it.
+        largest: largest difference of two numbers or probabilities; None for texts.
+        admitted: share of answers that a low-precision variant may change; the limit of `share` is
+            never lower.
         endpoint: the server of the live model.
         reason: why some or all rows were not compared; empty if all were.
         examples: some rows with different answers, by their `_key`, with both answers.
@@ -90,7 +91,7 @@ class Agreement:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the agreement from the dictionary that `asdict` gives, after JSON."""
+        """Return the agreement from the dictionary that `asdict` gives, read from JSON."""
         return cls(**{**values, "examples": tuple(values["examples"])})
 
     def __str__(self) -> str:
@@ -123,14 +124,15 @@ def require_agreement(found: Agreement, most: float, model: str, version: int) -
         version: its version.
 
     Raises:
-        InputError: more answers differ.
+        InputError: a larger share differs.
     """
     limit = max(most, found.admitted)
     if found.share > limit:
         raise InputError(
             f"{found.disagreed} of {found.compared} answers differ from those of the live {model} "
             f"version {version}; nothing was committed",
-            seen=f"a share of {found.share:.2%} at {found.endpoint}; {'; '.join(found.examples)}",
+            seen=f"{found.share:.2%} of the sample differs from Triton at {found.endpoint}; "
+            f"answers by key, of this job (here) and of Triton (live): {'; '.join(found.examples)}",
             valid=f"at most {limit:.2%} of the sample (batch.max_disagreement)",
             hint=f"find out which answers are right, also with `millrace certify {model}`; with a "
             "higher batch.max_disagreement the same command commits the rows already scored",

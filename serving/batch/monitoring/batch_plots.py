@@ -98,7 +98,10 @@ def _draw_shares(axes: Any, bins: Bins, counts: Counts) -> None:
 
 
 def _bars(bins: Bins, counts: Counts) -> tuple[list[str], list[float], list[float]]:
-    """Return label, expected and seen share of each bar; a bar for null only if there are nulls."""
+    """Return the labels of the bars, the shares of the training rows, and the shares of the job.
+
+    There is a bar for null only if there are nulls.
+    """
     seen = counts / max(int(counts.sum()), 1)
     every = list(zip(bins.labels, bins.expected.tolist(), seen.tolist(), strict=True))
     *bars, null = every

@@ -20,7 +20,7 @@ class BatchReport:
     Attributes:
         table: URI of the output.
         dead_letters: URI of the table of rows that were not scored.
-        table_version: version of the commit.
+        table_version: version of the output table that the commit made; -1 before the commit.
         date: the date of the partition.
         model: the registered model.
         model_version: the version that scored.

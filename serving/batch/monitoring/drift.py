@@ -22,7 +22,9 @@ from millrace.models.data.schema import Category, Column
 TENTHS = 10
 MOST_VALUES = 50
 EPSILON = 1e-4
-"""Smallest share of a bin for PSI, as in Evidently's `get_binned_data`: PSI is infinite for 0."""
+"""PSI replaces smaller shares of a bin by this share, because PSI is infinite for a share of 0. The
+value is that of Evidently's `get_binned_data`.
+"""
 
 OTHER, NULL = "other", "null"
 
@@ -35,9 +37,9 @@ Kind = Literal["number", "string", "int", "bool"]
 class Bins:
     """The bins of one column, and the number of training rows in each.
 
-    Numbers have a bin below the first edge, bins between the edges, one from the last edge on, and
-    one for null. Categories have one for each value, one for other values, and one for null. NaN
-    counts as null, and so does a cell that is not of the column's type.
+    Numbers have a bin below the first edge, bins between the edges, a bin from the last edge
+    upwards, and a bin for null. Categories have a bin for each value, a bin for other values, and a
+    bin for null. NaN counts as null, and so does a cell that is not of the column's type.
 
     Attributes:
         column: name of the column.
@@ -91,7 +93,7 @@ class Bins:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The content of each bin, for readers."""
+        """The label of each bin, such as `< 3`, a value of the category, or `null`."""
         if self.kind != "number":
             return (*map(str, self.values), OTHER, NULL)
         if not self.edges:

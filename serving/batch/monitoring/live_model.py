@@ -38,7 +38,7 @@ class Live(Protocol):
 def explain_not_live(
     index: Iterable[LoadedModel], state: ReleaseState, model: str, desired: DesiredVersion
 ) -> str:
-    """Return why a server does not serve exactly this version; empty if it does.
+    """Return why a server does not serve exactly the desired version; empty if it does.
 
     Args:
         index: the models that the server has loaded.

@@ -30,7 +30,7 @@ class ActorProgress:
     Attributes:
         opened: seconds to load the model; 0 if unknown.
         busy: seconds in the model.
-        work: the rows that it has scored.
+        work: the rows that the actor has scored, and their tokens.
     """
 
     opened: float = 0.0

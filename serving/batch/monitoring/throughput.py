@@ -258,9 +258,10 @@ def forecast(
 
 
 def commits_of(samples: Sequence[Sample], unit: Unit) -> list[tuple[float, int]]:
-    """Return the start and each sample with more work than the one before.
+    """Return the commits that samples show, as pairs (seconds since the start, work in `unit`).
 
-    Each is a pair: seconds since the start, and the work done by then, in `unit`.
+    The first pair is the start of the job. Each sample with more work than the sample before adds a
+    pair.
     """
     found = [(0.0, 0)]
     for sample in samples:

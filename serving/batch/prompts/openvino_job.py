@@ -80,7 +80,7 @@ class Engine:
         sequences: largest number of answers at a time.
         batched_tokens: largest number of tokens in one iteration of the engine; None: OpenVINO
             GenAI chooses.
-        cache_size_gib: size of the cache of keys and values, in GiB.
+        cache_size_gib: size of the KV cache, in GiB.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Engine:
         self._ov, self._genai, self._sequences = ov, genai, sequences
         scheduler = genai.SchedulerConfig()
         scheduler.max_num_seqs = sequences
-        # Every answer in progress takes one token in each step.
+        # Every answer in progress takes one token in each iteration of the engine.
         tokens = batched_tokens or scheduler.max_num_batched_tokens
         scheduler.max_num_batched_tokens = max(tokens, sequences)
         scheduler.cache_size = cache_size_gib
@@ -117,8 +117,10 @@ class Engine:
         except RuntimeError:  # its text names build folders of OpenVINO
             raise WorkError(
                 "OpenVINO GenAI cannot open the files of the model",
+                seen=variant,
                 valid="a variant for openvino_genai, and memory for the model and its cache",
-                hint="see export.candidates, or lower serving.generation.cache_size_gib",
+                hint="check export.candidates in the pipeline file, or lower "
+                "serving.generation.cache_size_gib",
             ) from None
         self._tokenizer = self._pipeline.get_tokenizer()
         self._defaults = self._pipeline.get_config()
@@ -202,7 +204,7 @@ class PromptJob(Prompts):
         max_num_seqs: largest number of answers that an engine works on at a time.
         max_num_batched_tokens: largest number of tokens in one iteration of the engine; None: the
             engine chooses.
-        cache_size_gib: size of each engine's cache of keys and values, in GiB.
+        cache_size_gib: size of each engine's KV cache, in GiB.
         batch_size: prompts that an engine gets at a time, the longest first.
     """
 
@@ -245,7 +247,7 @@ class Generator:
         )
 
     def __call__(self, rows: pa.Table) -> Answers:
-        """Return the answers; a prompt that leaves no room for one is refused.
+        """Return the answers; a prompt that leaves no room for an answer is refused.
 
         Args:
             rows: a table with `_row`, `_key` and the prompt.

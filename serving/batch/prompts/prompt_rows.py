@@ -57,7 +57,7 @@ the text that the chat template makes of the messages."""
 IS_CHAT = "is_chat"
 """Column of the encoded rows: whether the prompt is a chat."""
 CHARACTERS = 64
-"""Largest number of characters in a prompt per token of the context; a longer one is refused."""
+"""Largest number of characters in a prompt per token of the context; a longer prompt is refused."""
 SEED_STEP = 0x9E3779B1
 SEED_SPACE = 2**32
 OUTPUT = pa.schema(
@@ -149,10 +149,10 @@ class Prompts:
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": columns}
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, the prompt and `error` for every row; a row without text has an error.
+        """Return `_key`, `prompt`, `is_chat` and `error` for every row.
 
-        A column of messages is a column of prompts too: the model's chat template formats
-        them, as for a client who sends messages.
+        A row without text has an error. A column of messages is a column of prompts too: the
+        model's chat template formats them, as for a client who sends messages.
         """
         read = self._read(rows)
         texts = read.values
@@ -253,7 +253,9 @@ def context_of(variant: Path) -> int:
     found = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
     if found is None:
         raise WorkError(
-            "the model's config.json does not give its context length", valid=", ".join(CONTEXT)
+            f"{variant / 'config.json'} does not give the model's context length",
+            valid=f"one of the keys {', '.join(CONTEXT)}",
+            hint="add one of these keys to config.json, and register the model again",
         )
     return found
 

@@ -23,8 +23,8 @@ SECONDS = 600
 SOME_OF_A_GPU = 0.01
 """Share of a GPU that a task reserves, so that Ray runs it on a machine with a GPU."""
 NO_USAGE_STATS = {"VLLM_NO_USAGE_STATS": "1"}
-"""Turns vLLM's usage statistics off. DO_NOT_TRACK is set too, to a value that vLLM does not read as
-true.
+"""Turns vLLM's usage statistics off. Millrace's DO_NOT_TRACK=true does not turn them off, because
+vLLM does not read this value as true.
 """
 QUESTION = (
     "import json, platform, ray, ray.data.llm, vllm; print(json.dumps("
@@ -32,8 +32,8 @@ QUESTION = (
 )
 FEWER = "lower batch.num_actors or serving.generation.tensor_parallel_size"
 ELSEWHERE = (
-    "set RAY_ADDRESS to a cluster with GPUs, or point the alias at a version whose variant's name "
-    "begins with openvino"
+    "set RAY_ADDRESS to a cluster with GPUs, or set the alias champion to a version whose "
+    "variant's name begins with openvino"
 )
 
 
@@ -57,7 +57,7 @@ def engine_arguments_of(
     )
     arguments = engine_arguments(variant, night)
     if batched_tokens is not None:
-        # Every answer in progress takes one token in each step.
+        # Every answer in progress takes one token in each iteration of the engine.
         arguments["max_num_batched_tokens"] = max(batched_tokens, most)
     return arguments
 
@@ -197,7 +197,7 @@ def require_versions(found: Mapping[str, str], python: Path | None) -> str:
         "the Python environment of vLLM cannot be used for the batch job",
         seen=f"{fault}, reported by {python or 'the Python of Ray'}",
         valid=f"Python {own['python']} with vllm and ray[data]=={own['ray']}",
-        hint="install them in one environment on every machine with a GPU, and set "
+        hint="install these versions in one environment on every machine with a GPU, and set "
         "MILLRACE_VLLM_PYTHON to its Python",
     )
 

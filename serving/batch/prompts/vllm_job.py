@@ -51,8 +51,8 @@ FAULT = "__inference_error__"
 REFUSALS = ("VLLMValidationError", "ValueError")
 """Exceptions of vLLM about a prompt; any other one is a fault of the engine or of Millrace."""
 BLOCK_BYTES = 256 * 1024
-"""Size of a block in Ray, in bytes. An answer in a block has all its tokens. A kill loses the work
-of the blocks that the engines work on."""
+"""Size of a block in Ray, in bytes. A block holds all tokens of its answers. A kill loses the
+work of the blocks that the engines work on."""
 BATCHES = 4
 """Smallest number of batches that an engine has at a time; more if batches are small. A batch is
 replaced only when its last answer is done; until then the other batches keep the engine full."""

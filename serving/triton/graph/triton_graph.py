@@ -62,7 +62,7 @@ class TritonGraph:
         signature_of(artifact)
 
     def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
-        """Return no files, because the backend reads only those of the version."""
+        """Return no files, because the backend reads only the version's own files."""
         return {}
 
     def reserved_names(self, artifact: Artifact) -> Collection[str]:
@@ -210,6 +210,6 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
 
 
 def of_text(graph: Signature) -> Signature:
-    """Return the signature of an ONNX graph of tokens with a tokenizer before it."""
+    """Return the signature of a text model: the input `text` replaces the graph's token input."""
     text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), graph.inputs[0].batch_symbol)
     return replace(graph, inputs=(text,), backend=TEXT_BACKEND)

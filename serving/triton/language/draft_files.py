@@ -68,9 +68,10 @@ def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
 
 
 def require_fit(model: Tokens, draft: Draft) -> None:
-    """Raise InputError unless a draft has the model's tokenizer and engine, and as long a context.
+    """Raise InputError unless a draft model fits the model.
 
-    Unknown properties of the model are not compared.
+    Both must have the same engine, tokenizer and vocabulary size, and the draft's context must be
+    at least as long as the model's. Unknown properties of the model are not compared.
     """
     own = tokens_of(draft.files, draft.name)
     if model.engine not in (None, own.engine):

@@ -90,7 +90,8 @@ def openvino_config(
         generation: the settings of generation.
         version_policy: `millrace.serving.triton.model_config.latest(n)` or `specific(versions)`.
         num_threads: threads of the engine; 0: all cores.
-        max_model_len: tokens of prompt and answer together; 0: the model's context.
+        max_model_len: the largest number of tokens of prompt and answer together; 0: the model's
+            context.
         parameters: more parameters, such as `millrace.serving.triton.model_config.loaded_anew()`.
 
     Raises:

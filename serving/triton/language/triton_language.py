@@ -56,7 +56,7 @@ class TritonLanguage:
         return (MODEL_JSON,) if engine_of(artifact.files) == "vllm" else ()
 
     def special_backend(self, artifact: Artifact) -> str | None:
-        """Return the vLLM backend if the version needs it; OpenVINO's comes with Millrace."""
+        """Return vLLM's backend if needed; None for OpenVINO, whose backend comes with Millrace."""
         return VLLM_BACKEND if engine_of(artifact.files) == "vllm" else None
 
     def interface(self, artifact: Artifact) -> Hashable:
@@ -73,9 +73,9 @@ def _require_draft(artifact: Artifact) -> None:
     wanted, draft = artifact.serving.generation.draft, artifact.draft
     if (wanted is None) != (draft is None):
         raise InputError(
-            "the version's draft is not the one that serving.generation.draft names",
-            seen=draft or "no draft",
-            valid=wanted or "no draft",
+            "the version's draft model is not the one that serving.generation.draft names",
+            seen=draft or "no draft model",
+            valid=wanted or "no draft model",
             hint="register the model again",
         )
     if draft is not None:

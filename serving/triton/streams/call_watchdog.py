@@ -20,7 +20,10 @@ LOOK_SECONDS = 0.5
 
 
 class Pulse(IntEnum):
-    """The result of a health check. Its value: how many silent intervals a call may have."""
+    """The result of a health check.
+
+    The value is the number of intervals without a response (see `Watchdog`) that end a call.
+    """
 
     DEAD = 1
     BEATING = 2

@@ -257,15 +257,19 @@ def classify_error(error: MillraceError) -> Pulse:
 def drain(call: Any) -> None:
     """Wait until the server ends a call whose last response was read.
 
-    The server ends the call at once. If the client cancelled it first, Triton 2.51 could never
-    unload the model.
+    The server ends the call at once. If the client cancelled the call before that, Triton 2.51
+    could never unload the model.
     """
     for _ in call:
         pass
 
 
 def read_response(response: pb.ModelStreamInferResponse, model: str) -> Piece | None:
-    """Return the piece in a response, or raise its error."""
+    """Return the piece in a response; None if it only marks the end of the stream.
+
+    Raises:
+        MillraceError: the response is an error.
+    """
     if response.error_message:
         raise parse_error(response.error_message, model)
     return parse_piece(response.infer_response)

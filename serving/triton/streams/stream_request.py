@@ -163,7 +163,10 @@ REQUEST_ID = "[request id: "
 HINTS = {"full": "send fewer requests at a time, or add replicas", "unavailable": None}
 EMPTY_PROMPT = "the prompt is empty"
 """Beginning of the error with which Millrace's backend answers a health check."""
-PROCESS_DIED = "the model's process died; the next release loads the model again"
+PROCESS_DIED = (
+    "the model's process in Triton died; the next release loads the model again; to start one now, "
+    "run: millrace release"
+)
 UNKNOWN_MODEL = "unknown model"
 NO_SUCH_MODEL = "there is no such model or version"
 NOT_READY = ("is not ready", "is not available", "no available versions", "has no available")

@@ -52,7 +52,10 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
 
 
 def number_nodes(root: dict[str, Any]) -> dict[int, int]:
-    """Return the position of each node of a tree, by its id; parents first, shared nodes once."""
+    """Return the position of each node of a tree, by the node's id.
+
+    Parents come before their children. A shared node has one position.
+    """
     positions: dict[int, int] = {}
     waiting = [root]
     while waiting:

@@ -1,4 +1,4 @@
-"""The report on boosted trees: that of the kind `graph`, and the importance of columns."""
+"""The report on boosted trees: the report of the kind `graph`, and the importance of columns."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,8 +39,8 @@ def report_trees(
 def importance_of(booster: xgboost.Booster, encoding: Encoding) -> dict[str, float]:
     """Return each column's share of the total loss reduction by splits, the largest first.
 
-    This is XGBoost's `total_gain`, summed over the elements of a vector. A column that no tree uses
-    is left out.
+    This is XGBoost's `total_gain`. The gains of a vector column's elements are added up. A column
+    that no tree uses is left out.
     """
     names = [feature.name for feature in encoding.features for _ in range(feature.width)]
     gains = dict.fromkeys(names, 0.0)

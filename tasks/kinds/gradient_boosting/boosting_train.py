@@ -19,7 +19,7 @@ from millrace.tasks.kinds.steps import Prepared
 from millrace.tasks.progress import log
 
 MOST_CATEGORIES = 256
-"""Most categories of a column that a split may divide into two sets.
+"""The largest number of categories that a column may have if splits divide them into two sets.
 
 The ONNX converter turns such a split into a chain of nodes.
 """
@@ -28,7 +28,7 @@ The ONNX converter turns such a split into a chain of nodes.
 def prepare_trees(
     pipeline: Pipeline, installation: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
-    """Fit the encoding, and check the parameters.
+    """Fit the encoding, check the parameters, and return the prepared training.
 
     Raises:
         InputError: a parameter is unknown, one of the columns is text, or a split has too few

@@ -105,7 +105,7 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
 
 
 class _Work:
-    """The rows that a version is measured on, and its measurements."""
+    """The rows that a version is measured on, and the measurements on these rows."""
 
     def __init__(self, installation: Installation, files: GraphFiles) -> None:
         self.encoding = files.encoding
@@ -178,7 +178,7 @@ def faults_of(
     """
     chosen = certificate.chosen
     if chosen is None or chosen.metric is None:
-        yield f"the certificate has no stage {certificate.candidate}"
+        yield f"the certificate has no measurements of the variant {certificate.candidate}"
         return
     allowed = chosen.golden_difference + TOLERANCE * scale
     # A variant certified with TensorRT answers differently than its ONNX file without TensorRT.
@@ -208,5 +208,5 @@ def label_faults(wanted: Sequence[str], served: Mapping[int, str]) -> Iterator[s
     """
     for place, label in enumerate(wanted):
         if (seen := served.get(place)) != label:
-            yield f"{LIVE}: its labels differ: column {place} is {seen!r} instead of {label!r}"
+            yield f"{LIVE}: output column {place} has the label {seen!r} instead of {label!r}"
             return

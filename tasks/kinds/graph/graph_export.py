@@ -104,16 +104,18 @@ class GraphExport:
         )
 
     def model_files(self, chosen: GraphCandidate) -> Mapping[str, Path]:
-        """Return the ONNX file."""
+        """Return the ONNX file of the chosen candidate, by its name in the version."""
         if chosen.path is None:
-            raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
+            raise WorkError(
+                f"the variant {chosen.name} was chosen, but was not made", seen=chosen.reason
+            )
         return {ONNX_FILE: chosen.path}
 
     def evidence(
         self, chosen: GraphCandidate, certificate: GraphCertificate
     ) -> Mapping[str, str | Path]:
-        """Return the encoding and the golden batch."""
-        # computed here and not in the report, which must be made within minutes
+        """Return the encoding and the golden batch, by file name."""
+        # The answers are computed here and not in the report, which must be made within minutes.
         self.answers[chosen.name] = _answers(chosen.path or Path(), self.measured_on)
         golden = write_golden(self.exporter.folder, self.encoding, self.measured_on, self.golden)
         return {ENCODING: self.encoding.to_json(), GOLDEN: golden}
@@ -123,7 +125,10 @@ class GraphExport:
         return self.exporter.programs.reproduction()
 
     def _reference(self) -> GraphStage | None:
-        """Measure the registered version that the model is compared with, like a candidate."""
+        """Measure the registered version that the model is compared with, like a candidate.
+
+        Return None if there is no such version, or if it cannot be measured.
+        """
         files = self.reference
         if files is None:
             return None
@@ -134,7 +139,11 @@ class GraphExport:
             name = f"{in_words(files.version)}, {variant}"
             return _with_size(self.exporter.measure(name, file, self.measured_on))
         except WorkError as error:  # not a fault of the trained model
-            log.warning("%s could not be measured: %s", in_words(files.version), error.what)
+            log.warning(
+                "%s, the version to compare with, could not be measured: %s",
+                in_words(files.version),
+                error.what,
+            )
             return None
         finally:
             file.unlink()
@@ -281,7 +290,10 @@ def _calibration(
 
 
 def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
-    """Return TensorRT's options; None if serving does not use it or this machine has no GPU."""
+    """Return TensorRT's options.
+
+    Return None if serving does not use TensorRT, or if this machine has no GPU.
+    """
     accelerator = pipeline.serving.accelerator
     if accelerator is None:
         return None
@@ -295,7 +307,10 @@ def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
 
 
 def write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:
-    """Write the golden batch as the ONNX model's input; for text, also as a client sends it."""
+    """Write the golden batch as the ONNX model's input, and return the path of the file.
+
+    If the model reads a text, the file also has the texts of the batch, as a client sends them.
+    """
     arrays = {evidence.read.name: evidence.golden, "answers": evidence.golden_answers}
     if encoding.tokenizer is not None:
         sent = encoding.request(first)[TEXT].ravel().tolist()

@@ -99,8 +99,8 @@ class GraphKind(ModelKind):
             seen=f"dataset.target {spec.target}: {declared or 'text'}, "
             + ("dataset.features: []" if spec.features == () else "a text to generate"),
             valid="model.family: causal_lm",
-            hint="or name the input columns in dataset.features, and a target that is a number or "
-            "a category",
+            hint="set model.family: causal_lm, or name the input columns in dataset.features and "
+            "a target that is a number or a category",
         )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
@@ -120,4 +120,7 @@ class GraphKind(ModelKind):
         if is_model_uri(getattr(parts["model"], "pretrained", None)):
             yield f"model.pretrained: a registered version is not supported for the family {family}"
         if family in WITHOUT_TOKENS and is_set(parts["batch"], "max_num_batched_tokens"):
-            yield f"batch.max_num_batched_tokens: a model of the family {family} reads no tokens"
+            yield (
+                f"batch.max_num_batched_tokens is not supported for the family {family}, whose "
+                "models read no tokens"
+            )

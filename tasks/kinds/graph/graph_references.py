@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphFiles | None:
-    """Return the version to compare the model with: `compare`, else its teacher, else None.
+    """Return the registered version to compare the model with: `training.compare`, or the teacher.
+
+    Return None if neither is named, or if the version in `training.compare` has other columns,
+    classes or tokenizer than the model.
 
     Raises:
         InputError: there is no such version, or the teacher has other columns or classes.
@@ -28,7 +31,8 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
         files = graph_files(registry.fetch(version_named(spec.compare, registry)))
         if (difference := _difference(files, encoding)) is None:
             return files
-        log.warning("the model is not compared: %s", difference)  # the data may have grown
+        # not an error, because the data may have grown
+        log.warning("the model is not compared with training.compare: %s", difference)
         return None
     if spec.distillation is not None:
         return registered(spec.distillation.teacher, registry, encoding)
@@ -59,7 +63,7 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
     """Return the registered version that is the teacher in a distillation.
 
     Raises:
-        InputError: there is no such version, or it has other columns or classes.
+        InputError: there is no such version, or its columns or classes differ from the encoding's.
         TransientError: MLflow cannot be reached.
     """
     from millrace.models.training.compression.distillation import Teacher
@@ -78,7 +82,7 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
         encoding: the encoding whose columns and classes the version must share.
 
     Raises:
-        InputError: there is no such version, or it has other columns or classes.
+        InputError: there is no such version, or its columns or classes differ from the encoding's.
         TransientError: MLflow cannot be reached.
     """
     files = graph_files(registry.fetch(version_named(name, registry)))

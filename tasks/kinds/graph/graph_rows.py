@@ -47,7 +47,9 @@ def split_rows(
 def metric_of(
     files: GraphFiles, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
 ) -> float | None:
-    """Return a registered version's metric on a test split; None if it has another metric.
+    """Return a registered version's metric on a test split.
+
+    Return None if the metric of this version is not `metric_name`.
 
     Raises:
         MillraceError: the rows cannot be read, or the model cannot answer them.
@@ -63,7 +65,7 @@ def metric_of(
 
 
 def first_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, rows: int) -> pa.Table:
-    """Return the first rows of the test split, unencoded, features only."""
+    """Return the feature columns of the first rows of the test split, not encoded."""
     batches, left = [], rows
     columns, shares = snapshot.schema.features, pipeline.dataset.split
     for batch in snapshots.scan(snapshot, "test", shares, columns=columns):

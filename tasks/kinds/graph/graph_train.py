@@ -35,7 +35,10 @@ class GraphTraining:
 def prepare_network(
     pipeline: Pipeline, installation: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
-    """Fit the encoding and check the network, before any worker is started."""
+    """Fit the encoding, check the network, and return the prepared training.
+
+    No worker is started yet.
+    """
     from millrace.models.families.family import build_network
     from millrace.models.families.objective import objective_of
     from millrace.models.training.compression.compression import require_compressible

@@ -36,7 +36,7 @@ def pin_base_and_draft(pipeline: Pipeline, installation: Installation) -> Pipeli
 
 
 def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
-    """Return the pipeline with its draft model as NAME/VERSION, as the registry stores it.
+    """Return the pipeline with its draft model pinned to one version, as NAME/VERSION.
 
     Raises:
         InputError: there is no such version, or it is not a language model.
@@ -52,9 +52,10 @@ def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
 
 
 def require_draft(pipeline: Pipeline, registry: Registry, tokenizer: bytes) -> None:
-    """Check before the training that the draft model has the same tokenizer and enough context.
+    """Check before the training that the draft model fits the model to train.
 
-    The context of a pretrained model is not known yet, so it is not checked.
+    The draft model must have the same tokenizer and enough context. The context is not checked if
+    the model to train is pretrained, because its context is not known yet.
 
     Args:
         pipeline: the pipeline of the model to train.
@@ -74,7 +75,7 @@ def require_draft(pipeline: Pipeline, registry: Registry, tokenizer: bytes) -> N
 
 
 def draft_of(generation: GenerationSpec, registry: Registry) -> Draft | None:
-    """Fetch the draft model and check its digests; return None if there is none.
+    """Fetch the draft model and check its digests; return None if no draft model is set.
 
     Raises:
         InputError: the draft model does not exist, is not a language model, or has other files

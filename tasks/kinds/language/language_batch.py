@@ -99,7 +99,7 @@ def prompt_job(
 
 
 def with_prompt_bins(job: Prompts, snapshot: Snapshot) -> Prompts:
-    """Return the job with the bins of the lengths in the training data."""
+    """Return the job with the bins of the lengths of prompts and answers in the training data."""
     return replace(job, output_bins=bins_unless_gone(partial(prompt_bins, job), snapshot))
 
 
@@ -109,8 +109,8 @@ def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
     Lengths of answers are cut to `max_tokens`, because the job's answers are not longer.
 
     Returns:
-        Empty for a model of a corpus or of chats, because their texts do not compare with the
-        job's prompts.
+        The bins. There are none if the model was trained on a corpus or on chats, because such
+        texts cannot be compared with the job's prompts.
     """
     schema = snapshot.schema
     if kind_of(schema) != "instructions":

@@ -150,7 +150,7 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
     name = certificate.candidate
     stage = certificate.stage(name)
     if stage is None:
-        yield f"the certificate has no stage {name}"
+        yield f"the certificate has no measurements of the variant {name}"
         return
     if exact:
         yield from _inexact(name, live)
@@ -168,7 +168,7 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
 
 def _inexact(name: str, live: LiveStage) -> Iterator[str]:
     """Yield a message if answers differ from the certified ones, or from those of transformers."""
-    whole, rule = live.prompts, f"but all of them must be for {name}"
+    whole, rule = live.prompts, f"but all prompts must be, for the variant {name}"
     if min(live.certified_alone, live.certified_in_flight) < whole:
         yield f"triton: {live.as_certified} are answered as certified, {rule}"
     told = (live.transformers_alone, live.transformers_in_flight)
@@ -212,6 +212,6 @@ def _perplexity(
     """Return the perplexity of the registered files; None if this machine lacks their engine."""
     of_vllm = VariantFolder.read(variant).engine == "vllm"
     if of_vllm and (reason := lacking_vllm(installation.vllm_python)):
-        log.warning("the perplexity of the files is not measured: %s", reason)
+        log.warning("the perplexity of the registered files is not measured: %s", reason)
         return None
     return pieces_loss(variant, text, limits, installation.vllm_python).perplexity

@@ -76,7 +76,10 @@ def _measure_loss(files: LanguageFiles, texts: list[str], installation: Installa
 
 
 def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
-    """Yield texts of the test split: of a chat all messages, of an instruction the answer."""
+    """Yield the texts of the test split's target column, at most `CHARACTERS` characters in total.
+
+    The text of a chat has all of its messages; the text of an instruction is the answer.
+    """
     target, left = snapshot.schema.target, CHARACTERS
     chat = snapshot.schema.column(target).type == "messages"
     for rows in scan(snapshot, "test", pipeline.dataset.split, columns=(target,)):
@@ -138,11 +141,12 @@ class LanguageEvidence:
                 seen=error,
                 hint="register the model again",
             ) from error
-        # Another kind of machine rounds differently, and may decide a tie of tokens differently.
+        # Another kind of machine rounds differently, so of two equally likely tokens it may choose
+        # the other one.
         return replace(golden, exact=golden.exact and not machine)
 
     def measured(self) -> Measured:
-        """Return the version's certified perplexity, and whether it passed its gates."""
+        """Return the version's certified perplexity, and whether the version passed its gates."""
         certificate = certificate_of(self.files.package, LanguageCertificate)
         return Measured(
             certificate.passed and certificate.digest == self.files.version.digest,

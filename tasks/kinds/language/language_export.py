@@ -58,8 +58,8 @@ class LanguageExport:
         """Make and measure every variant, and refuse variants no better than a unigram model.
 
         Raises:
-            InputError: there is no held-out text, or the continuation of every prompt has a tie of
-                likeliest tokens.
+            InputError: there is no held-out text, or no prompt has a clear answer. An answer is not
+                clear if two tokens at the same place are equally the likeliest.
             WorkError: transformers itself cannot run the model.
         """
         # read first, because the reference is deleted with the last measured variant
@@ -67,8 +67,8 @@ class LanguageExport:
         if not reference.texts:
             raise InputError(
                 "no prompt of the test split has a clear answer that a release could check",
-                seen=f"perplexity {stage.perplexity:,.1f} on {stage.tokens:,} tokens",
-                valid="a model whose likeliest token is not tied with another",
+                seen=f"a model with perplexity {stage.perplexity:,.1f} on {stage.tokens:,} tokens",
+                valid="a model for which one next token is likelier than every other token",
                 hint="train the model longer, or provide more text",
             )
         found = []
@@ -95,7 +95,9 @@ class LanguageExport:
     def model_files(self, chosen: LanguageCandidate) -> Mapping[str, Path]:
         """Return the files of the chosen variant."""
         if chosen.path is None:
-            raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
+            raise WorkError(
+                f"the variant {chosen.name} was chosen, but was not made", seen=chosen.reason
+            )
         return VariantFolder.read(chosen.path).files
 
     def evidence(

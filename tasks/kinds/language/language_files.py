@@ -63,7 +63,7 @@ def log_language_model(
     """Log the files of a language model; return MLflow's `ModelInfo`.
 
     MLflow has no flavor for these models, and its general flavor would pickle a class of Millrace.
-    So an MLmodel that names the engine is logged, with the files as they are.
+    So the files are logged as they are, with an MLmodel file that names the engine.
 
     Args:
         run: the open run.

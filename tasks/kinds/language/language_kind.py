@@ -88,7 +88,7 @@ class LanguageKind(ModelKind):
                 "not declared as text",
                 seen=declared or "no type",
                 valid=", ".join(TEXTS),
-                hint=f"dataset.columns: {{{spec.target}: {{type: text}}}}; {PROMPT_HINT}",
+                hint=f"set dataset.columns: {{{spec.target}: {{type: text}}}}; {PROMPT_HINT}",
             )
         if declared not in (None, *TEXTS):
             raise InputError(
@@ -119,7 +119,7 @@ def _require_one_prompt(spec: DatasetSpec, declared: str | None) -> None:
     most = 0 if declared == "messages" else 1
     if spec.features is None or len(spec.features) > most:
         raise InputError(
-            "the messages of a chat contain the prompts already"
+            "a dataset of chats needs no prompt column: its messages contain the prompts already"
             if spec.features and most == 0
             else "a language model is trained on one text, or on a prompt and its answer",
             seen="dataset.features: "

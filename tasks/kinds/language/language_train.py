@@ -138,7 +138,10 @@ def make_tokens(pipeline: Pipeline, installation: Installation, snapshot: Snapsh
 
 
 def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
-    """Return the perplexities on the test split of simpler models and the base before training."""
+    """Return the perplexities of a unigram, a trigram and the base model on the test split.
+
+    The base model, if there is one, is measured before it is trained.
+    """
     from millrace.models.language.corpus.ngram import baselines
     from millrace.models.language.held_out import base_perplexity
     from millrace.tasks.kinds.language.language_train import yield_measured_pieces

@@ -96,8 +96,8 @@ def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> Non
     ("stage", "reason"),
     [
         ({"prompts": 8, "greedy_equal": 7, "greedy_ties": 1}, None),
-        ({"prompts": 8, "greedy_equal": 7}, "greedy tokens for 7 of 8 prompts"),
-        ({}, "greedy tokens for 0 of 0 prompts"),
+        ({"prompts": 8, "greedy_equal": 7}, "greedy tokens for only 7 of 8 prompts"),
+        ({}, "greedy tokens for only 0 of 0 prompts"),
         (
             {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
             "splits 2 of 3 texts differently",
@@ -136,7 +136,7 @@ def test_the_exact_form_must_be_exact_and_others_need_not(
     ("perplexity", "increase", "reason"),
     [
         (float("nan"), 0.0, "its answers are not finite"),
-        (10.0, 0.5, "it gives transformers' greedy tokens for 0 of 1 prompts"),
+        (10.0, 0.5, "it gives transformers' greedy tokens for only 0 of 1 prompts"),
     ],
 )
 def test_of_the_exact_form_answers_that_are_not_finite_come_first_and_then_that_it_is_not_exact(

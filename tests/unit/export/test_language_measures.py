@@ -63,7 +63,7 @@ def test_only_plain_causal_attention_is_served(
         (["full_attention"], {"past_key_values", "position_ids"}, False, None),
         ([], {"past_key_values", "position_ids"}, False, None),
         (["full_attention", "linear_attention"], {"past_key_values", "position_ids"}, False, "lin"),
-        ([], {"cache_params"}, False, "no keys and values"),
+        ([], {"cache_params"}, False, "no layers that keep keys and values"),
         ([], {"past_key_values"}, False, "ALiBi"),
         ([], {"past_key_values", "position_ids"}, True, "ALiBi"),
     ],

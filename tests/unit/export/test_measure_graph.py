@@ -75,4 +75,4 @@ def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence)
     better = replace(evidence, metric=evidence.metric + 0.05)
     candidate = measure("fp32", exported.path, better, exported.objective, 1, LIMITS)
     reason = apply_gates(candidate, GATES).reason
-    assert reason == "metric loss 5.26% is more than 1.00%"
+    assert reason == "metric loss 5.26% is more than the limit of 1.00%"

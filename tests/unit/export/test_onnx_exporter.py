@@ -110,7 +110,7 @@ def test_candidates_come_measured_in_the_order_of_the_file(
         (2**20, 1.9, 0.0, "p99 2.00 ms is more than serving.latency_slo_ms, 1.9 ms"),
         (2**20 + 2**18, 2.0, 0.0, "its size 1.25 MiB is more than export.max_size_mib, 1 MiB"),
         (2**30, None, 0.0, "its size 1,024.00 MiB is more than export.max_size_mib, 1 MiB"),
-        (2**30, 1.9, 0.025, "metric loss 2.50% is more than 1.00%"),
+        (2**30, 1.9, 0.025, "metric loss 2.50% is more than the limit of 1.00%"),
     ],
 )
 def test_a_form_that_loses_too_much_or_is_too_large_or_too_slow_is_refused(

@@ -113,8 +113,8 @@ def test_perplexity_and_divergence_must_be_finite(perplexity: float, kl: float) 
     ("difference", "loss", "reason"),
     [
         (INF, 0.0, "its answers are not finite"),
-        (0.0, 0.025, "metric loss 2.50% is more than 1.00%"),
-        (0.0, None, "metric loss unknown is more than 1.00%"),
+        (0.0, 0.025, "metric loss 2.50% is more than the limit of 1.00%"),
+        (0.0, None, "metric loss unknown is more than the limit of 1.00%"),
     ],
 )
 def test_a_refused_graph_has_the_reason(difference: float, loss: float | None, reason: str) -> None:
@@ -126,8 +126,8 @@ def test_a_refused_graph_has_the_reason(difference: float, loss: float | None, r
     [
         (0.01, None),
         (-0.2, None),
-        (0.0101, "perplexity increase 1.01% is more than 1.00%"),
-        (NAN, "perplexity increase nan% is more than 1.00%"),
+        (0.0101, "perplexity increase 1.01% is more than the limit of 1.00%"),
+        (NAN, "perplexity increase nan% is more than the limit of 1.00%"),
     ],
 )
 def test_a_variant_whose_perplexity_rises_is_refused(increase: float, reason: str | None) -> None:

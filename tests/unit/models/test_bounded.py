@@ -134,6 +134,6 @@ def test_evidence_is_read_in_a_process_with_limits(tmp_path: Path) -> None:
     (tmp_path / "pipeline.yaml").write_text("name: x\n")
     require_readable(tmp_path, "digits version 1")
     (tmp_path / "pipeline.yaml").write_text(bomb(7))
-    with pytest.raises(InputError, match="the evidence of digits version 1") as told:
+    with pytest.raises(InputError, match="the evidence files of digits version 1") as told:
         require_readable(tmp_path, "digits version 1")
     assert "pipeline.yaml: the YAML has more than 20,000 values" in str(told.value.seen)

@@ -111,7 +111,7 @@ def test_a_prompt_need_not_be_declared(tmp_path: Path) -> None:
 def test_a_target_of_numbers_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": 1.5}\n{"t": 2.5}\n')
     installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
-    with pytest.raises(InputError, match="'t' holds a float, which no language model continues"):
+    with pytest.raises(InputError, match="'t' holds a float, which cannot train a language model"):
         ingest.ingest(pipeline(tmp_path, "causal_lm", features=[]), installation)
 
 

@@ -128,7 +128,7 @@ def test_a_schema_survives_json() -> None:
     [
         ({"a": pa.nulls(2), "t": [0, 1]}, {}, "no value in column 'a'"),
         ({"a": [[1.0]], "t": [[1.0]]}, {}, "holds a vector"),
-        ({"a": pa.array([0], pa.time32("s")), "t": [0]}, {}, "'a' is text or of a type"),
+        ({"a": pa.array([0], pa.time32("s")), "t": [0]}, {}, "'a' is plain text, or of a type"),
         ({"a": pa.array([0], pa.timestamp("s")), "t": [0]}, {}, "no column of s is left"),
         ({"d": ["2024-01-31"], "t": [0]}, {"features": ("d",)}, "'d' holds dates"),
         (
@@ -210,7 +210,7 @@ def test_a_schema_is_described_in_one_line() -> None:
     schema = resolve(cells, key=("id",), target="churn")
     found = schema.with_categories({"plan": ("x", "y"), "churn": (0, 1, 2)})
     assert describe_schema(found) == (
-        "age int, plan category of 2, image vector of 2; kept, not learnt from: id, signup; "
+        "age int, plan category of 2, image vector of 2; stored, but not features: id, signup; "
         "target churn category of 3"
     )
 

@@ -50,9 +50,9 @@ def test_who_gets_which_alias(
 @pytest.mark.parametrize(
     ("passed", "metric", "champion_metric", "reason"),
     [
-        (True, 0.95, 0.9, "no worse: 0.9500 against 0.9000 of champion 3"),
-        (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion 3"),
-        (True, 0.85, None, "champion 3 cannot be measured on this test split"),
+        (True, 0.95, 0.9, "no worse: 0.9500 against 0.9000 of champion version 3"),
+        (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion version 3"),
+        (True, 0.85, None, "champion version 3 cannot be measured on this test split"),
         (False, 0.95, 0.9, "it did not pass its gates: too large"),
         (True, NAN, 0.9, "its metric is nan"),
     ],
@@ -73,9 +73,9 @@ def test_the_reason_is_for_people(
 @pytest.mark.parametrize(
     ("perplexity", "of_champion", "champion", "reason"),
     [
-        (12.0, 14.5, True, "no worse: 12.0000 against 14.5000 of champion 3"),
-        (14.5, 12.0, False, "worse: 14.5000 against 12.0000 of champion 3"),
-        (12.0, NAN, False, "worse: 12.0000 against nan of champion 3"),
+        (12.0, 14.5, True, "no worse: 12.0000 against 14.5000 of champion version 3"),
+        (14.5, 12.0, False, "worse: 14.5000 against 12.0000 of champion version 3"),
+        (12.0, NAN, False, "worse: 12.0000 against nan of champion version 3"),
     ],
 )
 def test_of_two_perplexities_the_smaller_is_better(

@@ -44,5 +44,5 @@ def test_without_a_place_it_says_what_to_do(base: Path, monkeypatch: pytest.Monk
         ray_folder()
     monkeypatch.setenv("RAY_TMPDIR", str(base))
     monkeypatch.setattr(module, "is_private", lambda _: False)
-    with pytest.raises(WorkError, match="and 19 like it exist"):
+    with pytest.raises(WorkError, match="and 19 similar paths exist"):
         ray_folder()

@@ -137,4 +137,4 @@ def test_only_a_file_of_the_homes_owner_does_without_a_signature(
         Trust(keys, lambda: (file,)).require(VERSION)
     file.write_text(text.format("digits"))
     told = Trust(keys, lambda: (file,)).require(VERSION)
-    assert told == "it is not signed, and promotion.require.signed is false"
+    assert told == "it is not signed, but it is used, because promotion.require.signed is false"

@@ -113,7 +113,7 @@ def test_a_dimension_that_no_warm_up_covers_is_refused_with_an_accelerator() -> 
     assert on_a_gpu(text).max_batch_size == 8
     with pytest.raises(InputError, match="serving.accelerator cannot serve") as caught:
         on_a_gpu(text, accelerator="tensorrt")
-    assert caught.value.seen == "ids [-1, -1]"
+    assert caught.value.seen == "the input ids of shape [-1, -1]"
 
 
 def test_an_accelerator_needs_a_gpu() -> None:

@@ -136,7 +136,7 @@ def test_where_none_passes_the_nearest_is_certified_as_such(
     assert caplog.messages == [
         "bad is refused: it lost 30%",
         "near is refused: it lost 2%",
-        "no variant passes its gates; near is the nearest: it lost 2%",
+        "no variant passes its gates; near is the closest to the limits: it lost 2%",
     ]
 
 

@@ -72,7 +72,7 @@ def test_a_certificate_that_did_not_pass_is_told() -> None:
 def test_labels_in_another_order_are_a_fault() -> None:
     assert list(label_faults(("a", "b"), {0: "a", 1: "b"})) == []
     (fault,) = label_faults(("a", "b"), {0: "b", 1: "a"})
-    assert "column 0 is 'b' instead of 'a'" in fault
+    assert "output column 0 has the label 'b' instead of 'a'" in fault
     assert len(list(label_faults(("a", "b"), {}))) == 1
 
 

@@ -103,7 +103,9 @@ def test_another_perplexity_of_the_files_is_told(
 
 
 def test_a_certificate_of_no_form_or_that_did_not_pass_is_told() -> None:
-    assert faults(LIVE, candidate="other") == ["the certificate has no stage other"]
+    assert faults(LIVE, candidate="other") == [
+        "the certificate has no measurements of the variant other"
+    ]
     assert faults(LIVE, passed=False) == [f"{EXACT} did not pass its gates when it was certified"]
 
 

@@ -48,7 +48,7 @@ REPORT = KindReport(
     sections=(),
     rows=(),
 )
-REFUSED = "perplexity increase 2.00% is more than 1.00%"
+REFUSED = "perplexity increase 2.00% is more than the limit of 1.00%"
 
 
 @dataclass

@@ -230,7 +230,7 @@ def test_what_was_committed_before_is_not_scored_again_and_told_late(
             {"replaced": "version 2 with 90 rows"},
             f"partition {DAY} contained version 2 with 90 rows, now replaced",
         ),
-        ({"dead": 5}, "rows without a prediction: 5; see "),
+        ({"dead": 5}, "rows without a prediction: 5; see the table "),
         ({"dead": 0, "replaced": "version 2", "unchanged": True}, None),
     ],
 )

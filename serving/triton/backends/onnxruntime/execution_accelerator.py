@@ -41,7 +41,7 @@ def tensorrt_options(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _read_option(parameter: tuple[str, str]) -> tuple[str, str]:
-    """Return the provider's option and value for a parameter; "" for the default precision."""
+    """Return the provider's option and its value; the option is "" for the default precision."""
     name, value = parameter
     if name == "precision_mode":
         if value not in PRECISIONS:

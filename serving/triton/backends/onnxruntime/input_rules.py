@@ -1,7 +1,8 @@
 """Checks requests by the rules of the version's dataset, in `features.json` beside `model.onnx`.
 
 The rules and their texts are those of ingestion and batch inference. They are needed because an
-ONNX graph accepts any number: it would answer category 7 of 3 with full confidence.
+ONNX graph accepts any number: for a column of 3 categories it would answer category 7 with full
+confidence.
 """
 
 import json
@@ -90,7 +91,7 @@ class InputRules:
 
 
 def find_fault(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
-    """Return the text of a feature's fault and a mask of the faulty values; "" without a fault."""
+    """Return the text of a feature's fault ("" if there is none) and a mask of faulty values."""
     missing = np.isnan(part)
     tests = [
         (np.isinf(part), feature["unreadable"]),

@@ -134,7 +134,7 @@ class TritonPythonModel:
         return feed
 
     def _answer_group(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
-        """Run the requests together; if that fails, one by one, so that one cannot fail others."""
+        """Run the requests together; if this fails, run each alone, so that only bad ones fail."""
         if not requests:
             return []
         try:

@@ -1,8 +1,8 @@
-"""The thread that owns the engine: it adds requests, makes steps, and sends new text.
+"""The thread that owns the engine: it adds requests, runs the engine's steps, and sends new text.
 
 The engine, `openvino_genai.ContinuousBatchingPipeline`, batches its requests at each step. It never
-gets more than `max_num_seqs` answers at a time. The other requests wait in this file, which can
-count, refuse and cancel them.
+gets more than `max_num_seqs` answers at a time. The other requests wait in the queue of `Engine`,
+which can count, refuse and cancel them.
 """
 
 import threading

@@ -83,7 +83,7 @@ class Answer:
         self._text = request.echo
         self._sent_tokens = 0
         self._decoded_tokens = 0
-        self.has_ended = False  # the engine has ended; the last text may not be decoded yet
+        self.has_ended = False  # the engine adds no tokens; the last text may not be decoded yet
         self._end_reason = LENGTH
         self._hidden_tokens = 0
 

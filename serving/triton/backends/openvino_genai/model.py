@@ -6,14 +6,15 @@ A version's folder has `openvino_model.xml`, `openvino_tokenizer.xml` and
 one that OpenVINO chooses for this machine. Inputs and outputs have the names of Triton's vLLM
 backend. Parameters in `config.pbtxt`:
 
-    max_num_seqs           answers that the engine generates at a time
+    max_num_seqs           the largest number of answers that the engine generates at a time
     cache_size_gib         memory of the engine's KV cache
     enable_prefix_caching  true reuses the KV cache of prompts with the same beginning
     stream_interval        tokens between two responses of a stream; the first response is sent at
                            once. Without this parameter, the pause between two responses is 6 ms
                            for each open stream, at most 0.25 s
     max_queue_size         the largest number of requests that wait
-    max_model_len          tokens of prompt and answer together; 0: the model's context
+    max_model_len          the largest number of tokens of prompt and answer together; 0: the
+                           model's context
     num_threads            threads of the engine; 0: all cores
     draft_model            the name of a folder with a draft model, in the version's folder. A
                            version without this folder is served without a draft. The engine fails
@@ -143,9 +144,9 @@ class TritonPythonModel:
 class Listener:
     """Sends responses to the client of one request.
 
-    Triton frees the memory of a sender with its last response. A call of `is_cancelled` on the
-    sender at that time or later would crash the server. So a lock allows one call at a time, and
-    none after the last response.
+    Triton frees the memory of a sender when the last response is sent. A call of `is_cancelled` on
+    the sender at that time or later would crash the server. So a lock allows one call at a time,
+    and none after the last response.
 
     Args:
         sender: the request's response sender.
@@ -184,8 +185,8 @@ class Listener:
     def keep_alive(self) -> None:
         """Send an empty part if a stream has received nothing for a second.
 
-        Triton never answers a request whose backend process died. Without keep-alives, the client
-        knows that the process died.
+        Triton never answers a request whose backend process died. So a client that gets no more
+        keep-alives knows that the process died.
         """
         if self._request.stream and time.monotonic() - self._sent_at > KEEP_ALIVE_SECONDS:
             nothing = ("",) * self._request.sampling.n

@@ -34,7 +34,11 @@ class TextBatcher:
         self.tokenizer.no_padding()
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[Array, Array]]:
-        """Yield batches `(positions [rows], ids int64 [rows, tokens])`, texts of similar length."""
+        """Yield batches of texts of similar length.
+
+        A batch is `(positions [rows], ids int64 [rows, tokens])`: the positions of its texts in
+        `texts`, and their padded token ids.
+        """
         cut = [text[: self.characters] for text in texts]
         ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(cut)]
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))

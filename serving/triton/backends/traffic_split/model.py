@@ -43,9 +43,9 @@ from split_threads import DaemonPool  # type: ignore[import-not-found]
 
 WORKERS = 20
 CANDIDATE_CALLS = 12
-"""Limit of calls to the candidate. Together with WORKERS it is 32, the number of concurrent BLS
-calls that the python backend allows per instance, so calls to a hanging candidate leave room for
-calls to the champion.
+"""Largest number of concurrent calls to the candidate. Together with WORKERS it is 32, the number
+of concurrent BLS calls that the python backend allows per instance. So calls to a hanging candidate
+leave room for calls to the champion.
 """
 CLOSE_SECONDS = 5.0
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -154,7 +154,7 @@ class TritonPythonModel:
     def _compare(self, champion: Any, candidate: Any) -> None:
         """Count whether both versions answered one random row of a request alike.
 
-        Only one row, because rows of one request depend on each other, and the judge needs
+        Only one row counts, because rows of one request depend on each other, and the judge needs
         independent observations.
         """
         if champion.has_error() or candidate.has_error():

@@ -79,7 +79,7 @@ def test_an_unknown_architecture_is_refused_with_the_nearest(tiny: DecoderSpec) 
 @pytest.mark.parametrize(
     ("params", "what"),
     [
-        ({"vocab_size": 99}, "its value comes from the tokenizer"),
+        ({"vocab_size": 99}, "value of vocab_size comes from the tokenizer"),
         ({"num_attention_heads": 5}, "cannot be built"),
         ({"max_position_embeddings": 16}, "does not fit the decoder"),
         ({"num_key_value_heads": 3}, "fails on a short sequence"),

@@ -138,7 +138,8 @@ def test_too_much_that_differs_says_what_how_much_and_what_to_do() -> None:
     told = str(caught.value)
     assert "2 of 4 answers differ from those of the live m version 3" in told
     assert "nothing was committed" in told
-    assert "a share of 50.00% at host:1; 2: 'a' here, 'b' live; 4:" in told
+    assert "50.00% of the sample differs from Triton at host:1; answers by key" in told
+    assert "2: 'a' here, 'b' live; 4:" in told
     assert "at most 49.00% of the sample (batch.max_disagreement)" in told
     assert "commits the rows already scored" in told
 

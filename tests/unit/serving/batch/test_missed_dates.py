@@ -65,11 +65,18 @@ def test_dates_are_scored_in_turn() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({FIRST: WRONG}, f"1 of 2 dates not scored, {FIRST}: the input has no rows"),
-        ({DUE: WRONG}, f"1 of 2 dates not scored, {DUE}: the input has no rows"),
+        (
+            {FIRST: WRONG},
+            f"1 of 2 dates were not scored ({FIRST}); the first error: the input has no rows",
+        ),
+        (
+            {DUE: WRONG},
+            f"1 of 2 dates were not scored ({DUE}); the first error: the input has no rows",
+        ),
         (
             {FIRST: WRONG, DUE: WorkError("an actor died")},
-            f"2 of 2 dates not scored, {FIRST}, {DUE}: the input has no rows",
+            f"2 of 2 dates were not scored ({FIRST}, {DUE}); the first error: "
+            "the input has no rows",
         ),
     ],
 )
