@@ -1,5 +1,6 @@
 """`make demo`: runs the whole platform on an example with one command."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,9 +87,16 @@ def show_demo(summary: DemoSummary) -> None:
     ]
     print_table("millrace demo", ("what", "value"), rows)
     print_hint(
-        "`.venv/bin/millrace up` keeps serving the model, with the MLflow and Prefect UIs; "
+        f"`{_program()} up` keeps serving the model, with the MLflow and Prefect UIs; "
         "the README's second part shows how to use your own data"
     )
+
+
+def _program() -> str:
+    """Return the command that started this program: `millrace`, or its path in this folder."""
+    path = Path(sys.argv[0]).absolute()
+    is_here = path.name == "millrace" and path.is_relative_to(Path.cwd())
+    return str(path.relative_to(Path.cwd())) if is_here else "millrace"
 
 
 @contextmanager

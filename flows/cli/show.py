@@ -43,7 +43,7 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
         print_hint(f"{start}give {version} the alias champion to make it live, {place}")
     elif outcome.promotion.release:
         print_hint(
-            f"{version} should not be promoted, because the present version is better. Change the "
+            f"{version} should not be promoted, because a release would refuse it. Change the "
             "training, or loosen promotion.require"
         )
     elif "no better than" in outcome.promotion.reason:

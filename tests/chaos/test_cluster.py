@@ -148,7 +148,7 @@ def test_a_flow_that_is_killed_is_taken_up_by_the_next(stage: Stage) -> None:
     flow.communicate()
     done = stage.run(day)
     assert done.code == 0, done.err
-    assert "following it" in done.err
+    assert "following the job" in done.err
     assert len(stage.jobs(day)) == 1
     stage.require_every_row_once(day)
 

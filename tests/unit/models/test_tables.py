@@ -333,7 +333,7 @@ def test_commits_of_others_are_no_snapshots(
     table = DeltaTable(made.uri)
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
     assert snapshots.open_snapshot(installation, "t").version == 0
-    with pytest.raises(InputError, match="no snapshot 1"):
+    with pytest.raises(InputError, match="no snapshot of version 1"):
         snapshots.open_snapshot(installation, "t", 1)
 
 

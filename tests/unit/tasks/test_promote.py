@@ -82,7 +82,7 @@ def test_a_missing_approval_is_no_refusal_but_is_said(installation: Installation
     found = promoted(installation, first, 1.0)
     assert refusal_of_a_release(installation, first, None) is not None
     assert found.challenger
-    assert "set the tag millrace.approved_by" in found.release
+    assert "approved it with the tag millrace.approved_by" in found.release
 
 
 def test_what_was_refused_is_nothing_to_beat(installation: Installation) -> None:
