@@ -1,1 +1,1 @@
-"""Prefect flows and the command line: order and decisions only."""
+"""Prefect flows and the command line. They order and decide; tasks do the work."""

@@ -262,10 +262,10 @@ def _require(variant: Variant) -> None:
 
 def _read_model(draft: Path) -> onnx.ModelProto:
     if not draft.is_file():
-        raise WorkError("its conversion wrote no model")
+        raise WorkError("the conversion wrote no model")
     try:
         model = onnx.load(draft, load_external_data=False)
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError) as error:
-        raise WorkError("its conversion wrote no valid ONNX model", seen=error) from error
+        raise WorkError("the conversion wrote no valid ONNX model", seen=error) from error
     return model

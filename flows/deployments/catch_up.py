@@ -1,7 +1,7 @@
 """Cleans up lost and missed flow runs when the deployments' process starts.
 
-A run whose process died unnoticed still occupies its deployment's only slot. Runs that became due
-while `up` did not run wait in a queue. `millrace.flows.deployments.schedule_loop` keeps the
+A run whose process died unnoticed still occupies its deployment's only slot. While `up` was not
+running, due runs have collected in a queue. `millrace.flows.deployments.schedule_loop` keeps the
 schedules. Only this home's deployments are changed, because several homes may share one Prefect
 server.
 """

@@ -64,8 +64,8 @@ class SeenDeliveries:
     Attributes:
         since: a time in seconds since the epoch; deliveries with an earlier timestamp are refused.
             At first it is the start of this process, which does not know the ids of earlier
-            deliveries. The release at the start covers earlier deliveries. `since` moves forward
-            when there are more than `MAX_SEEN` ids.
+            deliveries. They are not lost: this process also releases once when it starts. `since`
+            moves forward when there are more than `MAX_SEEN` ids.
     """
 
     since: int

@@ -113,7 +113,7 @@ class ModelRelease:
                 f"the release of {self.model} did not converge",
                 seen=f"after {MAX_ROUNDS} rounds of planning and acting, this action is still due: "
                 f"{describe_action(actions[0])}",
-                hint="see Triton's log; the next release continues",
+                hint="see Triton's log; the next `millrace release` goes on from here",
             )
 
     def outcomes(self) -> tuple[Outcome, ...]:

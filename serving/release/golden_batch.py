@@ -133,7 +133,7 @@ class GoldenBatch:
             raise WorkError(
                 "the model's answers differ from its certified answers",
                 seen=f"largest difference {largest:.2e} on the golden batch",
-                valid=f"at most {allowed:.2e}, for single rows and for the whole batch",
+                valid=f"at most {allowed:.2e}, whether rows are sent one by one or as one batch",
             )
         return largest
 

@@ -111,7 +111,7 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
 
 
 def sample_size(job: RowJob) -> LiveSample:
-    """Return how many rows to compare with the live model, and how."""
+    """Return how many rows of the job are compared with the live model's answers."""
     return LiveSample(rows=64, seconds=10.0, share=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The last stage of a language model's certificate: live answers, and its files' perplexity."""
+"""Certifies a live language model: the answers of the server, and the perplexity of its files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
