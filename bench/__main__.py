@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Annotated
 
+import psutil
 import typer
 from rich.console import Console
 
@@ -19,7 +20,6 @@ from bench.report import (
     this_machine,
     write_result,
 )
-from millrace.models.common.hardware import cores_used
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Rows (P1) or modules (serving); all if left out.")
@@ -55,7 +55,7 @@ def _run_module(module: str, wanted: tuple[str, ...], machine: Machine) -> list[
     """Run the wanted rows of a module, and write each as soon as it is measured."""
     stderr = Console(stderr=True, highlight=False)
     results = []
-    others = cores_used()
+    others = psutil.cpu_percent(interval=1.0) / 100
     before, started = load_average(), time.monotonic()
     stderr.print(f"{module}: {', '.join(wanted)} (load {before:.1f}, others use {others:.0%})")
     for row in run_in_subprocess(module, wanted):

@@ -234,11 +234,11 @@ class LanguageExporter:
         try:
             self._convert(name, variant, draft)
             if not draft.is_dir():
-                raise WorkError("its conversion wrote no model")
+                raise WorkError("the conversion wrote no model")
             try:
                 VariantFolder.read(draft)
             except InputError as error:
-                raise WorkError(f"its conversion wrote no complete model: {error.seen}") from error
+                raise WorkError(f"the conversion wrote no complete model: {error.seen}") from error
             draft.rename(path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -205,7 +205,7 @@ class Exporter:
         local = ("--timing-cache", str(timing_cache(cache, ties))) if cache else ()
         self.convert(name, draft, replace(variant, options=options_of(self.axes)), local)
         if not draft.is_file():
-            raise WorkError("its conversion wrote no engine")
+            raise WorkError("the conversion wrote no engine")
         draft.rename(path)
         return path
 

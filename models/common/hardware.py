@@ -93,11 +93,6 @@ def _read_limits(root: Path, path: str, name: str) -> list[int]:
     return limits
 
 
-def cores_used(seconds: float = 1.0) -> float:
-    """Return the share of all cores in use over the next seconds, 0 to 1."""
-    return psutil.cpu_percent(interval=seconds) / 100
-
-
 def measure_other_load(seconds: float = 1.0) -> float:
     """Return the share of all cores that other processes use over the next seconds, 0 to 1.
 

@@ -260,7 +260,7 @@ BAD = {
     "hangs": "its conversion did not end within 5 s",
     "crashes": "its conversion crashed: SIGABRT",
     "killed": "its conversion was killed",
-    "writes_nothing": "its conversion wrote no model",
+    "writes_nothing": "the conversion wrote no model",
     "eats": "MemoryError",
 }
 
