@@ -300,7 +300,7 @@ def test_a_live_server_with_other_labels_fails_its_certificate(texts: Texts) -> 
             client.unload("texts")
             client.load("texts")
     assert done.code == 1
-    assert any("labels" in fault for fault in done.json["faults"])
+    assert any("has the label" in fault for fault in done.json["faults"])
 
 
 def test_a_tampered_certificate_is_refused(texts: Texts) -> None:
