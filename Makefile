@@ -15,7 +15,7 @@ CODE := flows tasks models export serving
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/chaos and tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+AT_A_TIME := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -34,12 +34,13 @@ demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a s
 # Tests start hundreds of processes, and each would compile our code anew.
 test chaos: export PYTHONDONTWRITEBYTECODE =
 
+# Three at a time keep two cores busy while a test waits for a server; chaos measures times.
 test: $(ALL) $(ENCODER) ## Run the tests that show that all of it works, in a quarter of an hour
 	@$(BIN)/python -m pytest --ignore=tests/chaos --ignore=tests/gpu \
-	  -m "not gpu and not browser and not chaos" $(TWO_AT_A_TIME) $(ARGS)
+	  -m "not gpu and not browser and not chaos" -n 3 $(AT_A_TIME) $(ARGS)
 
 chaos: $(ALL) ## Run the tests that kill, race, flood, attack and break things
-	@$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/gpu -m "chaos and not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
+	@$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/gpu -m "chaos and not gpu and not browser" -n 2 $(AT_A_TIME) $(ARGS)
 
 retest: $(ALL) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
 	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
