@@ -1,5 +1,6 @@
 """Run rows through Ray Data: read them, score them in actors with the model, write Parquet."""
 
+import gc
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -201,6 +202,7 @@ def _write_options(context: ActorContext) -> dict[str, Any]:
 @contextmanager
 def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
     """Change Ray Data's process-wide settings while the block runs."""
+    gc.collect()  # actors of a failed job may be in reference cycles, with GPUs that this job needs
     context = ray.data.DataContext.get_current()
     before = context.checkpoint_config, context.target_max_block_size
     # Otherwise a MillraceError raised in an actor arrives only as the text of its traceback.

@@ -1,5 +1,6 @@
 """Prompts through the real `ray.data.llm`: a stand-in for vLLM, a GPU that Ray only believes in."""
 
+import gc
 import json
 import logging
 import shlex
@@ -94,6 +95,7 @@ def night(tmp_path: Path, python: Path) -> Night:
 def wait_for_the_gpu() -> None:
     deadline = time.monotonic() + 60
     while not ray.available_resources().get("GPU"):
+        gc.collect()  # as the next job does
         assert time.monotonic() < deadline, "an engine still holds it"
         time.sleep(0.1)
 
