@@ -9,7 +9,6 @@ from millrace.flows.cli.command_setup import AsJson, prepare
 from millrace.models.common.errors import InputError, TransientError, nearest
 from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import ModelVersion
-from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.tasks.kinds.steps import Answer, Question, steps_of
 
@@ -66,6 +65,8 @@ def _not_served(
     installation: Installation, client: "TritonClient", model: str, champion: ModelVersion | None
 ) -> InputError | TransientError:
     """Return the error for a model that is not loaded: refused, not loaded yet, or no champion."""
+    from millrace.serving.release.ledger import ledger_of
+
     state = derive_state(ledger_of(installation).releases(model))
     if champion is not None and state.has_refused(
         DesiredVersion(champion.version, champion.digest)

@@ -17,7 +17,8 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("status", 0), ("history digits", 2), ("keys list", 0), ("down", 0)]
+    ("command", "code"),
+    [("status", 0), ("history digits", 2), ("keys list", 0), ("down", 0), ("--help", 0)],
 )
 def test_a_command_that_looks_loads_nothing_large(command: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(
