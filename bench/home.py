@@ -1,6 +1,7 @@
 """An embedded installation of the benchmark's own, and rows to train on."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,12 @@ def own_home() -> Iterator[Installation]:
     """Create a temporary `MILLRACE_HOME`, whatever services the environment names.
 
     Enter it before Ray, MLflow or Prefect is imported; the process keeps the settings.
+
+    Raises:
+        RuntimeError: one of the three is imported already. Ray would start without its token.
     """
+    if early := {"ray", "mlflow", "prefect"} & sys.modules.keys():
+        raise RuntimeError(f"imported before the settings: {', '.join(sorted(early))}")
     from millrace.flows import settings, tool_variables
 
     for name in settings.variables():

@@ -17,7 +17,6 @@ from typing import Any
 from bench.home import own_home, write_rows
 from bench.measure import Rounds, Row, measure_rows
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
 
 ROUNDS = 3
 ROWS = 20_000
@@ -48,6 +47,7 @@ def share_beyond_work(installation: Installation, rounds: int = ROUNDS) -> Row:
     start_up = time_start_up(installation)
 
     from millrace.flows import train_model
+    from millrace.models.common.ray_cluster import connect_to_ray
 
     write_rows(installation.home / "rows.parquet", ROWS)
     file = installation.home / "bench.yaml"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from bench.home import own_home, write_rows
 from bench.measure import Rounds, Row, measure_rows
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
@@ -43,6 +42,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def steady_epoch_time(installation: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
+    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.models.data import ingest
     from millrace.models.training.trainer import fit
 
