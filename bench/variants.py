@@ -175,7 +175,7 @@ def compare_variants(
     if not int8:
         raise RuntimeError("; ".join(f"{each.name}: {each.reason}" for each in variants))
     best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
-    full = next(measured.full())
+    full = measured.full()
     a, b = (measure_session(each.path or Path(), full) for each in (best, fp32))
     rounds = measure_in_turn(a, b, ROUNDS)
     certificate = GraphCertificate(

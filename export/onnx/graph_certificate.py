@@ -10,6 +10,7 @@ from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate, CertifiedVariant
 from millrace.models.common.arrays import Array
 from millrace.models.inference.answers import Answers
+from millrace.models.inference.row_batches import PART_ROWS
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class GraphStage:
         ties: the GPU, and the versions of its driver, TensorRT and CUDA, for which the measurements
             are valid; empty if TensorRT was not used.
         size_bytes: size of the file; None if there is no file, or its size is not known.
+        serving_rows: number of test rows that were answered in batches of serving's size. The other
+            test rows were answered in larger batches, which give the same answers. None if unknown.
     """
 
     name: str
@@ -70,6 +73,7 @@ class GraphStage:
     worst_metric: float | None = None
     ties: str = ""
     size_bytes: int | None = None
+    serving_rows: int | None = None
 
     @property
     def score(self) -> float | None:
@@ -144,9 +148,16 @@ class GraphCertificate(Certificate):
 
 def largest_difference(answers: Array, reference: Array) -> float:
     """Return the largest absolute difference; infinite for a wrong shape or a non-finite value."""
-    if answers.shape != reference.shape or not np.isfinite(answers).all():
-        return float("inf")
-    return float(np.abs(answers.astype(np.float64) - reference).max(initial=0.0))
+    if answers.shape != reference.shape:
+        return math.inf
+    largest = 0.0
+    for start in range(0, len(answers), PART_ROWS):
+        part = answers[start : start + PART_ROWS].astype(np.float64)
+        if not np.isfinite(part).all():
+            return math.inf
+        difference = np.abs(part - reference[start : start + PART_ROWS])
+        largest = np.maximum(largest, difference.max(initial=0.0))  # NaN stays NaN
+    return float(largest)
 
 
 def relative_loss(metric: float, reference: float) -> float:

@@ -1,8 +1,10 @@
-"""Run a model on batches and time it: `python -m …onnx.graph_probe MODEL BATCHES ANSWERS`.
+"""Run a model on batches and time it: `python -m …onnx.graph_probe MODEL REQUESTS ANSWERS TEST …`.
 
 The program runs in its own process, so that a crash ends nothing else, and the measured memory is
-that of the variant. It prints the measured speed as one line of JSON, and writes the model's
-outputs into the npz file ANSWERS.
+that of the variant. REQUESTS is an npz file: a full batch, and then the golden requests, whose
+answers are written to the npz file ANSWERS. TEST is an npy file with the test split, whose answers
+are written to the npy file TEST_ANSWERS. The program prints the measured speed, and the number of
+test rows that were answered in batches of serving's size, as one line of JSON.
 """
 
 import json
@@ -15,11 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from millrace.export.onnx.answer_split import SplitRows, answer_split
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.graph_certificate import GraphSpeed
 from millrace.export.tensorrt.engine import SUFFIX, EngineSession
+from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.subprocess_runner import peak_memory
+from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.onnx_session import OnnxSession
 
 Session = OnnxSession | EngineSession
@@ -59,29 +64,35 @@ def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:
 
 
 def main() -> None:
-    """Time the first batch of one row and the last batch of the largest size; run all batches."""
+    """Time one row and a full batch; answer the golden requests and the test split."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("batches", type=Path)
-    parser.add_argument("answers", type=Path)
+    for name in ("model", "requests", "answers", "test", "test_answers"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--batch-rows", type=int, required=True, help="rows of a full batch")
+    parser.add_argument("--padding", type=int, help="id of the token that pads texts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--tensorrt", type=json.loads, help="options of onnxruntime's TensorRT provider, as JSON"
     )
     given = parser.parse_args()
-    row, largest = None, None
-    for batch in batch_file.read(given.batches):
-        if row is None and _rows(batch) == 1:
-            row = batch
-        if largest is None or _rows(batch) >= _rows(largest):
-            largest = batch
+    full, *requests = batch_file.read(given.requests)
+    row = next(request for request in requests if _rows(request) == 1)
     session = _open_session(given.model, given.threads, given.tensorrt)
-    speed = speed_of(session, row or {}, largest or {})
+    speed = speed_of(session, row, full)
     if this_machine().cores > given.threads:  # the outputs are not timed, so all cores are used
         session = _open_session(given.model, this_machine().cores, given.tensorrt)
-    answers = [{"answers": session.run(batch)} for batch in batch_file.read(given.batches)]
+    answers = [{"answers": session.run(request)} for request in requests]
     batch_file.write(given.answers, answers)
-    sys.stdout.write(json.dumps(asdict(speed)) + "\n")
+    ((name, rows),) = full.items()
+
+    def answer(rows: Array) -> Array:
+        return session.run({name: rows})
+
+    split = SplitRows(given.test, ModelInput(name, rows.shape[1], given.padding), given.batch_rows)
+    # A TensorRT engine is built for the sizes of serving's batches.
+    is_fixed = given.model.suffix == SUFFIX or given.tensorrt is not None
+    serving_rows = answer_split(split, answer, given.test_answers, only_serving=is_fixed)
+    sys.stdout.write(json.dumps({"speed": asdict(speed), "serving_rows": serving_rows}) + "\n")
 
 
 def _open_session(model: Path, threads: int, tensorrt: Mapping[str, str] | None) -> Session:

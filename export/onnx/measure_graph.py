@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import bootstrap
 from torch import nn
 
+from millrace.export.onnx.answer_split import answers_file, read_answers
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.graph_certificate import (
     GraphCandidate,
@@ -19,6 +19,7 @@ from millrace.export.onnx.graph_certificate import (
     largest_difference,
     relative_loss,
 )
+from millrace.export.onnx.metric_interval import interval
 from millrace.export.tensorrt.engine import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
@@ -29,39 +30,6 @@ from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.row_batches import answer_rows, golden_requests, split_rows
 
-LEVEL = 0.95
-RESAMPLES = 300
-
-
-def interval(
-    objective: Objective, answers: Array, target: Array
-) -> tuple[float | None, float | None]:
-    """Return both ends of the metric's 95% percentile bootstrap interval (Efron 1979).
-
-    Both ends are None if there are fewer than two rows.
-
-    Args:
-        objective: training objective, which has the metric.
-        answers: the variant's outputs, `[rows, outputs]`.
-        target: target values, `[rows]`.
-    """
-    if len(target) < 2:
-        return None, None
-
-    def metric(rows: Array) -> float:
-        return objective.metric_of_answers(answers[rows], target[rows])
-
-    found = bootstrap(
-        (np.arange(len(target)),),
-        metric,
-        n_resamples=RESAMPLES,
-        vectorized=False,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(found.low), float(found.high)
-
 
 def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[str, float | None]:
     """Return the class with the lowest metric on its own rows, and that metric.
@@ -70,12 +38,11 @@ def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[st
     """
     if not isinstance(objective, ClassAnswers):
         return "", None
-    by_class = {}
-    for position in np.unique(target):
-        own = target == position
-        by_class[position] = objective.metric_of_answers(answers[own], target[own])
-    worst = min(by_class, key=lambda position: by_class[position])
-    return str(objective.labels[int(worst)]), by_class[worst]
+    rows, right = objective.count_by_class(answers, target)
+    present = np.flatnonzero(rows)
+    shares = right[present] / rows[present]
+    worst = int(shares.argmin())
+    return str(objective.labels[present[worst]]), float(shares[worst])
 
 
 @dataclass(frozen=True)
@@ -127,10 +94,9 @@ class Evidence:
         """Numbers of rows of the requests that the golden batch is cut into, ascending."""
         return tuple(sorted({len(rows) for rows, _ in self.golden_batches()}))
 
-    def full(self) -> Iterator[Array]:
-        """Yield the test split in full batches; texts are padded to the longest of their batch."""
-        for start in range(0, len(self.test), self.batch_rows):
-            yield self.read.trimmed(self.test[start : start + self.batch_rows])
+    def full(self) -> Array:
+        """Return the first full batch of the test split; texts are padded to its longest."""
+        return self.read.trimmed(self.test[: self.batch_rows])
 
 
 def gather_evidence(
@@ -196,8 +162,11 @@ def measure(
     """
     words = ["--threads", str(threads)]
     words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
-    speed, golden, answers = _run_probe(path, evidence, words, limits)
     tied = tensorrt is not None or path.suffix == SUFFIX
+    words = ["--threads", str(threads), "--batch-rows", str(evidence.batch_rows)]
+    words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
+    speed, serving_rows, golden = _run_probe(path, evidence, words, limits)
+    answers = read_answers(path)
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
         largest_difference(part, wanted)
@@ -216,6 +185,7 @@ def measure(
         worst_class=worst,
         worst_metric=worst_metric,
         ties=str(this_fingerprint() or "") if tied else "",
+        serving_rows=serving_rows,
     )
     return GraphCandidate(
         name=name,
@@ -229,22 +199,31 @@ def measure(
 
 def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
-) -> tuple[GraphSpeed, list[Array], Array]:
-    """Return the speed, the outputs for each golden request, and the outputs for the test split."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
-        parts = [rows for rows, _ in evidence.golden_batches()]
-        batch_file.write(
-            requests, ({evidence.read.name: rows} for rows in (*parts, *evidence.full()))
+) -> tuple[GraphSpeed, int, list[Array]]:
+    """Write the answers to the test split; return what else the probe measured.
+
+    Returns:
+        The speed, the number of test rows in batches of serving's size, and the outputs for each
+        golden request.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        files = [Path(name) / file for file in ("asked.npz", "answered.npz", "test.npy", "all.npy")]
+        asked, answered, test, test_answered = files
+        requests = [evidence.full(), *(rows for rows, _ in evidence.golden_batches())]
+        batch_file.write(asked, ({evidence.read.name: rows} for rows in requests))
+        np.save(test, evidence.test)
+        if evidence.read.padding is not None:
+            options = [*options, "--padding", str(evidence.read.padding)]
+        words: list[str | Path] = [path, *files, *options]
+        output = json.loads(
+            run_in_subprocess(
+                "millrace.export.onnx.graph_probe",
+                words,
+                limits,
+                what="its measurement",
+                retry_killed=False,
+            )
         )
-        words: list[str | Path] = [path, requests, responses, *options]
-        output = run_in_subprocess(
-            "millrace.export.onnx.graph_probe",
-            words,
-            limits,
-            what="its measurement",
-            retry_killed=False,
-        )
-        answers = [batch["answers"] for batch in batch_file.read(responses)]
-    count = len(parts)
-    return GraphSpeed(**json.loads(output)), answers[:count], np.concatenate(answers[count:])
+        answers = [batch["answers"] for batch in batch_file.read(answered)]
+        test_answered.replace(answers_file(path))
+    return GraphSpeed(**output["speed"]), output["serving_rows"], answers

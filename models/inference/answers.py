@@ -29,21 +29,27 @@ class ClassAnswers:
         """Return the accuracy of answers `[rows, outputs]` against `target` `[rows]`."""
         return float((answers.argmax(axis=1) == target).mean())
 
+    def count_by_class(self, answers: Array, target: Array) -> tuple[Array, Array]:
+        """Return the rows of each class, and how many of them are right: int64 `[outputs]` each."""
+        right = answers.argmax(axis=1) == target
+        rows = np.bincount(target, minlength=self.outputs)
+        return rows, np.bincount(target[right], minlength=self.outputs)
+
     def constant(self, train: Array, rows: int) -> Array:
         """Return the answers of a baseline that always predicts the most frequent class.
 
         Args:
             train: targets of the train split.
-            rows: number of answers, `[rows, outputs]`.
+            rows: number of answers, `[rows, outputs]`; all of them share one row in memory.
         """
-        answers = np.zeros((rows, self.outputs), dtype=np.float32)
-        answers[:, np.bincount(train, minlength=self.outputs).argmax()] = 1.0
-        return answers
+        answer = np.zeros(self.outputs, dtype=np.float32)
+        answer[np.bincount(train, minlength=self.outputs).argmax()] = 1.0
+        return np.broadcast_to(answer, (rows, self.outputs))
 
     def balanced(self, answers: Array, target: Array) -> float:
         """Return the balanced accuracy, which decides between models of the same accuracy."""
-        right = answers.argmax(axis=1) == target
-        return float(np.mean([right[target == each].mean() for each in np.unique(target)]))
+        rows, right = self.count_by_class(answers, target)
+        return float((right[rows > 0] / rows[rows > 0]).mean())
 
     def varies(self, target: Array) -> bool:
         """Return whether the target has more than one class; otherwise accuracy says nothing."""

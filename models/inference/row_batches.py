@@ -8,6 +8,8 @@ from millrace.models.common.arrays import Array
 from millrace.models.inference.model_input import ModelInput
 
 ROWS = 1024
+PART_ROWS = 65_536
+"""Texts are sorted by length within this many rows, so that few rows are in memory at a time."""
 PLACES = 8192
 """Most tokens of a batch of texts, padding included; the same as in Triton's text backend."""
 SMALL = 3
@@ -34,9 +36,17 @@ def answer_rows(
         most: most rows of a batch, if rows are not texts.
         most_tokens: most tokens of a batch of several texts, padding included.
     """
-    pieces = list(split_rows(rows, read, most, most_tokens))
-    answers = np.concatenate([answer(read.trimmed(rows[piece])) for piece in pieces])
-    return answers[np.argsort(np.concatenate(pieces), kind="stable")]
+    answers: Array | None = None
+    for start in range(0, len(rows), PART_ROWS):
+        part = rows[start : start + PART_ROWS]
+        for piece in split_rows(part, read, most, most_tokens):
+            found = answer(read.trimmed(part[piece]))
+            if answers is None:
+                answers = np.empty((len(rows), *found.shape[1:]), found.dtype)
+            answers[start + piece] = found
+    if answers is None:
+        raise ValueError("there are no rows to answer")
+    return answers
 
 
 def split_rows(

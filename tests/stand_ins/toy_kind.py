@@ -106,7 +106,7 @@ def export(
 ) -> GraphExport:
     """Export to a graph of one matrix."""
     encoding, weights = trained.details.encoding, np.load(trained.weights).astype(np.float32)
-    test, target = split_rows(pipeline, snapshot, encoding)
+    test, target = split_rows(pipeline, snapshot, encoding, folder)
     linear = torch.nn.Linear(len(weights) - 1, 1)
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(weights[:-1])[None])

@@ -76,7 +76,7 @@ def export_trees(
         InputError: the test split has no rows.
     """
     encoding = trained.details.encoding
-    test, target = split_rows(pipeline, snapshot, encoding)
+    test, target = split_rows(pipeline, snapshot, encoding, folder)
     objective = objective_of(encoding)
     trees = Trees(xgboost.Booster(model_file=trained.weights), encoding)
     exporter = Exporter(

@@ -1,8 +1,10 @@
 """The last stage of a `graph` certificate: golden batch and test split, on the live server."""
 
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,9 +14,11 @@ from millrace.export.onnx.graph_certificate import (
     largest_difference,
     relative_loss,
 )
+from millrace.models.common.array_file import ArrayWriter
 from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.data import snapshots
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import answer_rows, golden_requests
@@ -24,10 +28,12 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import one_line
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
 from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
-from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
+from millrace.tasks.kinds.graph.graph_rows import split_rows
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
 
+SCAN_ROWS = 65_536
+"""Rows of the snapshot that are read at a time; those of the test split are sent."""
 OTHERWISE = 0.005
 """Allowed change of the metric on the test split by another processor's rounding."""
 FILE, LIVE = "file", "triton"
@@ -81,21 +87,22 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
     """
     files = graph_files(package)
     model, number = files.version.model, files.version.version
-    work = _Work(installation, files)
-    log.info("certify: version %s of %s, %s test rows", number, model, len(work.target))
-    output = work.meaning.output
-
-    def ask_live(rows: dict[str, Array]) -> Ask:
-        return lambda part: client.predict(
-            model, {name: array[part] for name, array in rows.items()}, version=number
-        )[output]
-
     golden = files.golden_request()
-    triton = work.stage(LIVE, ask_live(golden), work.live(ask_live))
+    with tempfile.TemporaryDirectory() as folder:
+        work = _Work(installation, files, Path(folder))
+        log.info("certify: version %s of %s, %s test rows", number, model, len(work.target))
+        output = work.meaning.output
+
+        def ask_live(rows: dict[str, Array]) -> Ask:
+            return lambda part: client.predict(
+                model, {name: array[part] for name, array in rows.items()}, version=number
+            )[output]
+
+        triton = work.stage(LIVE, ask_live(golden), work.live(ask_live))
+        file = work.stage(FILE, work.golden_of_file(), work.test_of_file())
     wanted = tuple(one_line(str(label)) for label in work.encoding.labels)
     one = {name: rows[:1] for name, rows in golden.items()}
     served = client.labels(model, one, output, len(wanted), version=number) if wanted else {}
-    file = work.stage(FILE, work.golden_of_file(), work.test_of_file())
     faults = (
         *faults_of(work.certificate, file, triton, work.scale),
         *label_faults(wanted, served),
@@ -107,18 +114,17 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
 class _Work:
     """The rows that a version is measured on, and the measurements on these rows."""
 
-    def __init__(self, installation: Installation, files: GraphFiles) -> None:
+    def __init__(self, installation: Installation, files: GraphFiles, folder: Path) -> None:
         self.encoding = files.encoding
         self.certificate = certificate_of(files.package, GraphCertificate)
-        pipeline = pipeline_of(files.package)
+        self.pipeline = pipeline_of(files.package)
         self.meaning = answers_of(self.encoding)
-        snapshot = certified_snapshot(installation, self.certificate)
-        self.features, self.target = split_rows(pipeline, snapshot, self.encoding)
-        rows = first_rows(pipeline, snapshot, len(self.target))
-        self.request = self.encoding.request(rows)
+        self.snapshot = certified_snapshot(installation, self.certificate)
+        self.features, self.target = split_rows(self.pipeline, self.snapshot, self.encoding, folder)
+        self.folder = folder
         self.golden, self.answers = files.golden()
         self.session = OnnxSession(files.model, threads=this_machine().cores)
-        self.most = pipeline.serving.max_batch_size
+        self.most = self.pipeline.serving.max_batch_size
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -141,13 +147,20 @@ class _Work:
 
     def live(self, ask: Callable[[dict[str, Array]], Ask]) -> Array:
         """Return the server's answers to the test split, in batches of the maximum size."""
-        answer, found = ask(self.request), []
-        with bar("certify", len(self.target), "rows") as shown:
-            for start in range(0, len(self.target), self.most):
-                part = np.arange(start, min(start + self.most, len(self.target)))
-                found.append(answer(part))
-                shown.update(start + len(part))
-        return np.concatenate(found)
+        columns, shares = self.snapshot.schema.features, self.pipeline.dataset.split
+        batches = snapshots.scan(
+            self.snapshot, "test", shares, columns=columns, batch_rows=SCAN_ROWS
+        )
+        file, count, done = self.folder / "live.npy", len(self.target), 0
+        with bar("certify", count, "rows") as shown, ArrayWriter(file, count) as writer:
+            for batch in batches:
+                answer, rows = ask(self.encoding.request(batch)), np.arange(batch.num_rows)
+                for part in np.split(rows, range(self.most, len(rows), self.most)):
+                    writer.append(answer(part))
+                    done += len(part)
+                    shown.update(done)
+        answers: Array = np.load(file, mmap_mode="r")
+        return answers
 
     def stage(self, name: str, golden: Ask, test: Array) -> GraphStage:
         """Return a stage: largest difference from PyTorch over golden requests, and the metric."""

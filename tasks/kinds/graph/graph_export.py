@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.export.certificate import Header
+from millrace.export.onnx.answer_split import answers_file, read_answers
 from millrace.export.onnx.graph_certificate import (
     Baseline,
     GraphCandidate,
@@ -24,14 +25,13 @@ from millrace.export.select import Gates
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import WorkError
-from millrace.models.common.hardware import this_gpu, this_machine
+from millrace.models.common.hardware import this_gpu
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
-from millrace.models.inference.answers import answers_of
+from millrace.models.inference.answers import Answers, answers_of
 from millrace.models.inference.features import TEXT, Encoding
-from millrace.models.inference.onnx_session import OnnxSession, provider_options
-from millrace.models.inference.row_batches import answer_rows
+from millrace.models.inference.onnx_session import provider_options
 from millrace.models.registry.named_version import in_words
 from millrace.tasks.kinds.graph.graph_files import ENCODING, GOLDEN, GraphFiles
 from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
@@ -56,8 +56,6 @@ class GraphExport:
         encoding: the encoding of rows as tensors.
         golden: the rows of the golden batch as they are in the snapshot.
         reference: the registered version that the certificate compares this model with.
-        answers: the chosen candidate's answers to the test split, `[rows, outputs]`, by the
-            candidate's name; set by `evidence`.
     """
 
     pipeline: Pipeline
@@ -67,7 +65,6 @@ class GraphExport:
     encoding: Encoding
     golden: pa.Table
     reference: GraphFiles | None
-    answers: dict[str, Array] = field(default_factory=dict)
 
     @property
     def gates(self) -> Gates:
@@ -83,7 +80,9 @@ class GraphExport:
             )
         latency_slo_ms = self.pipeline.serving.latency_slo_ms
         for each in self.exporter.candidates(self.measured_on, latency_slo_ms):
-            yield beside_constant(each, self.measured_on, self.exporter, self.baseline)
+            yield beside_constant(
+                each, self.exporter.objective, self.measured_on.target, self.baseline
+            )
 
     def certificate(
         self, header: Header, candidates: Sequence[GraphCandidate], chosen: GraphCandidate
@@ -115,10 +114,12 @@ class GraphExport:
         self, chosen: GraphCandidate, certificate: GraphCertificate
     ) -> Mapping[str, str | Path]:
         """Return the encoding and the golden batch, by file name."""
-        # The answers are computed here and not in the report, which must be made within minutes.
-        self.answers[chosen.name] = _answers(chosen.path or Path(), self.measured_on)
         golden = write_golden(self.exporter.folder, self.encoding, self.measured_on, self.golden)
         return {ENCODING: self.encoding.to_json(), GOLDEN: golden}
+
+    def answers(self, chosen: GraphCandidate) -> Array:
+        """Return the chosen candidate's answers to the test split, `[test rows, outputs]`."""
+        return read_answers(self.model_files(chosen)[ONNX_FILE])
 
     def reproduction(self) -> tuple[Path, ...]:
         """Return the files that reproduce the variants."""
@@ -147,6 +148,7 @@ class GraphExport:
             return None
         finally:
             file.unlink()
+            answers_file(file).unlink(missing_ok=True)
 
 
 def export_graph(
@@ -162,7 +164,7 @@ def export_graph(
         InputError: the test split has no rows.
     """
     encoding = trained.details.encoding
-    test, target = split_rows(pipeline, snapshot, encoding)
+    test, target = split_rows(pipeline, snapshot, encoding, folder)
     exporter = exporter_of(
         pipeline, snapshot, encoding, trained.checkpoint, folder, installation.timing_caches
     )
@@ -188,23 +190,25 @@ def baseline_on(
 
 
 def beside_constant(
-    candidate: GraphCandidate, evidence: "Evidence", exporter: "Exporter", baseline: Baseline
+    candidate: GraphCandidate, meaning: Answers, target: Array, baseline: Baseline
 ) -> GraphCandidate:
-    """Return the candidate, refused with a reason if it is no better than a constant answer."""
+    """Return the candidate, refused with a reason if it is no better than a constant answer.
+
+    Args:
+        candidate: a measured candidate.
+        meaning: interprets its answers.
+        target: the test split's target.
+        baseline: the constant answer.
+    """
     stage, path = candidate.stage, candidate.path
     if not candidate.passed or not candidate.is_served or stage is None or path is None:
         return candidate
 
     def balanced() -> float:
-        return exporter.objective.balanced(_answers(path, evidence), evidence.target)
+        return meaning.balanced(read_answers(path), target)
 
     metric = math.nan if stage.metric is None else stage.metric
     return replace(candidate, reason=baseline.refusal(metric, balanced))
-
-
-def _answers(path: Path, evidence: "Evidence") -> Array:
-    session = OnnxSession(path, threads=this_machine().cores)
-    return answer_rows(session.answer, evidence.test, evidence.read)
 
 
 def _with_size(candidate: GraphCandidate) -> GraphStage | None:
@@ -244,7 +248,7 @@ def exporter_of(
     remove_pruned(pipeline.training, network)
 
     def validation() -> "Evidence":
-        rows, target = split_rows(pipeline, snapshot, encoding, "validation")
+        rows, target = split_rows(pipeline, snapshot, encoding, folder, "validation")
         return evidence_of(pipeline, exporter, rows, target)
 
     exporter = Exporter(

@@ -71,7 +71,7 @@ def _figures(
     )
 
     export, metric_name = exported.export, exported.certificate.metric_name
-    answers, target = export.answers[exported.chosen.name], export.measured_on.target
+    answers, target = export.answers(exported.chosen), export.measured_on.target
     unit = trained.prepared.job.unit
     figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name, unit)}
     if labels := trained.details.encoding.labels:

@@ -2,15 +2,12 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.onnx.graph_certificate import Baseline, GraphCandidate, GraphStage, baseline_of
-from millrace.models.families.objective import Classification
 from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers
 from millrace.tasks.kinds.graph.graph_export import beside_constant
 from millrace.tasks.kinds.language.language_export import beside_unigram
@@ -99,20 +96,18 @@ def test_what_is_no_number_is_no_better() -> None:
 
 @pytest.mark.parametrize(("metric", "passes"), [(0.03, False), (0.10, False), (0.11, True)])
 def test_a_form_that_beats_no_constant_does_not_pass(metric: float, passes: bool) -> None:
-    exporter: Any = SimpleNamespace(objective=Classification(CLASSES.labels))
     stage = GraphStage("onnx-fp32", 0.0, 0.0, metric, 0.0)
     variant = GraphCandidate("onnx-fp32", Path("model.onnx"), stage=stage)
-    evidence: Any = SimpleNamespace(target=np.array([0, 1]))
     baseline = Baseline("'no'", "accuracy", 0.1001, 0.5, True)
-    found = beside_constant(variant, evidence, exporter, baseline)
+    found = beside_constant(variant, CLASSES, np.array([0, 1]), baseline)
     assert found.passed is passes
     assert passes or "no better than 0.1001, that of always answering" in str(found.reason)
 
 
 def test_a_form_that_was_refused_keeps_its_reason() -> None:
     variant = GraphCandidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
-    nothing: Any = None
-    found = beside_constant(variant, nothing, nothing, Baseline("0", "r2", 0.0, 1.0, True))
+    baseline = Baseline("0", "r2", 0.0, 1.0, True)
+    found = beside_constant(variant, NumberAnswers(), np.array([0.0, 1.0]), baseline)
     assert found.reason == "it is too large"
 
 

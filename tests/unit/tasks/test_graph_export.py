@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.export.certificate import Header
+from millrace.export.onnx.answer_split import answers_file
 from millrace.export.onnx.graph_certificate import Baseline, GraphCandidate, GraphStage
 from millrace.export.onnx.measure_graph import Evidence
 from millrace.export.select import Gates
@@ -19,7 +20,6 @@ from millrace.models.common.errors import WorkError
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import ModelVersion, Package
-from millrace.tasks.kinds.graph import graph_export as module
 from millrace.tasks.kinds.graph.graph_export import GraphExport
 from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
 
@@ -155,16 +155,7 @@ def test_one_that_cannot_be_measured_is_left_out(
     assert not (tmp_path / "reference.onnx").exists()
 
 
-def test_its_evidence_is_the_encoding_and_the_golden_batch_and_the_answers_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-
-    def answers(path: Path, evidence: Evidence) -> np.ndarray:
-        asked.append(path)
-        return ANSWERS
-
-    monkeypatch.setattr(module, "_answers", answers)
+def test_its_evidence_is_the_encoding_and_the_golden_batch(tmp_path: Path) -> None:
     made = export(FakeExporter(tmp_path, (GOOD,)))
     certificate = made.certificate(HEADER, (GOOD,), GOOD)
     found = made.evidence(GOOD, certificate)
@@ -172,8 +163,13 @@ def test_its_evidence_is_the_encoding_and_the_golden_batch_and_the_answers_are_k
     with np.load(found["golden.npz"]) as golden:
         np.testing.assert_array_equal(golden["features"], ROWS[:2])
         np.testing.assert_array_equal(golden["answers"], ANSWERS[:2])
-    assert asked == [Path("good.onnx")]
-    assert made.answers["good"] is ANSWERS
+
+
+def test_its_answers_are_those_that_were_measured(tmp_path: Path) -> None:
+    chosen = replace(GOOD, path=tmp_path / "good.onnx")
+    np.save(answers_file(tmp_path / "good.onnx"), ANSWERS)
+    found = export(FakeExporter(tmp_path, (chosen,))).answers(chosen)
+    np.testing.assert_array_equal(found, ANSWERS)
 
 
 def test_its_file_is_the_chosen_one(tmp_path: Path) -> None:

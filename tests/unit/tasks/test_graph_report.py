@@ -101,7 +101,7 @@ def reported(
     made = replace(CERTIFICATE, stages=stages, **certificate)
     answers = np.float32([[0.2, 0.8], [0.9, 0.1]])[:, : max(len(labels), 1)]
     export = SimpleNamespace(
-        answers={candidates[0].name: answers},
+        answers={candidates[0]: answers}.__getitem__,
         measured_on=SimpleNamespace(target=np.array([1, 0])),
     )
     encoding = Encoding((Feature("x", "number"),), "t", labels)
