@@ -93,11 +93,11 @@ class _WholeShard:
     """A table as the shard of a single worker."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
+        self.table, self.rows = table, len(table)
 
-    def iter_batches(self, *, batch_size: int, **_: object) -> Iterator[pa.Table]:
-        for start in range(0, len(self.table), batch_size):
-            yield self.table.slice(start, batch_size)
+    def read(self, rows: int, seed: int | None = None) -> Iterator[pa.Table]:
+        for start in range(0, self.rows, rows):
+            yield self.table.slice(start, rows)
 
 
 def fine_tune(spec: ModelSpec, encoding: Encoding, train: pa.Table) -> Served:

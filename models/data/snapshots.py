@@ -22,7 +22,7 @@ from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.schema import BUCKET, TableSchema
 from millrace.models.data.sources.arrow_source import scan_batches
-from millrace.models.data.sources.delta_files import dataset_of, file_paths
+from millrace.models.data.sources.delta_files import dataset_of
 from millrace.models.data.split import split_bounds
 
 METADATA = "millrace.snapshot"
@@ -149,23 +149,16 @@ def sample_rows(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Tab
         columns: columns to read.
         rows: approximate number of rows to return; fewer if the row groups hold too few.
     """
-    files = _dataset(snapshot).get_fragments()
-    groups = [group for file in files for group in file.split_by_row_group()]
+    groups = [group for file in row_files(snapshot) for group in file.split_by_row_group()]
     chosen = [groups[n] for n in spread(len(groups), SAMPLED_GROUPS)]
     tables = [group.to_table(columns=list(columns)) for group in chosen]
     share = -(-rows // max(len(tables), 1))
     return pa.concat_tables(table.take(spread(table.num_rows, share)) for table in tables)
 
 
-def files(snapshot: Snapshot) -> list[str]:
-    """Return the Parquet files of a snapshot, for `ray.data.read_parquet`."""
-    return file_paths(DeltaTable(snapshot.uri, version=snapshot.version))
-
-
-def stored_bytes(snapshot: Snapshot) -> int:
-    """Return the total size of a snapshot's Parquet files, in bytes."""
-    actions = DeltaTable(snapshot.uri, version=snapshot.version).get_add_actions()
-    return int(sum(pa.table(actions)["size_bytes"].to_pylist()))
+def row_files(snapshot: Snapshot) -> list[ds.ParquetFileFragment]:
+    """Return the Parquet files of a snapshot, which can be read by row groups."""
+    return list(_dataset(snapshot).get_fragments())
 
 
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:

@@ -1,12 +1,15 @@
-"""Batches for the training loop from one worker's shard of the train split.
+"""Batches for the training loop from one worker's shard of a split.
 
 A shard that fits into `CACHE_BYTES` is read once and kept as tensors, so later epochs need no input
-pipeline. A larger shard is streamed again in every epoch and shuffled in a window.
+pipeline. A larger shard is read again in every epoch and shuffled in windows.
 """
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,96 +19,114 @@ from torch import Tensor
 from millrace.models.inference.features import Encoding
 
 CACHE_BYTES = 256 * 1024 * 1024
-_READ_ROWS = 4096
-_WINDOW_BATCHES = 16
+WINDOW_BYTES = 32 * 1024 * 1024
+"""Size of the window in which the rows of a large shard are shuffled, as tensors."""
+LEAST_BATCHES = 4
+"""Fewest batches of a window, if rows are not texts."""
+BUCKET_BATCHES = 16
+"""Texts are sorted by length within this many batches."""
 
 Batch = tuple[Tensor, Tensor]
+T = TypeVar("T")
 
 
 class Shard(Protocol):
-    """The methods of a Ray Data `DataIterator` that training uses."""
+    """One worker's rows of a split."""
 
-    def iter_batches(
-        self,
-        *,
-        batch_size: int,
-        batch_format: str,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterator[pa.Table]:
-        """Yield tables of `batch_size` rows."""
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def read(self, rows: int, seed: int | None = None) -> Iterator[pa.Table]:
+        """Yield tables of `rows` rows, in an order by `seed`; None for the table's order."""
         ...
 
 
 @dataclass
 class ShardBatches:
-    """Shuffled batches of one worker's shard, epoch after epoch.
+    """Batches of one worker's shard, epoch after epoch.
 
     Attributes:
-        shard: this worker's rows of the train split.
+        shard: this worker's rows.
         encoding: encoding of rows to tensors.
         batch_size: number of rows of a batch.
         seed: seed of the order; the epoch and the rank are mixed in.
         rank: rank of this worker.
         cache_bytes: largest size of a shard that is kept in memory, in bytes.
+        waited: seconds that callers have waited for rows to be read.
     """
 
     shard: Shard
     encoding: Encoding
     batch_size: int
-    seed: int
-    rank: int
+    seed: int = 0
+    rank: int = 0
     cache_bytes: int = CACHE_BYTES
+    waited: float = field(default=0.0, init=False)
     _kept: Batch | None = field(default=None, init=False)
-    _too_large: bool = field(default=False, init=False)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch: `(features [rows, raw_width], target [rows])`.
+        """Yield an epoch's shuffled batches: `(features [rows, raw_width], target [rows])`.
 
         Texts of similar length share a batch, and are padded to the longest of their batch.
 
         If `batch_size` is 2 or more, a last batch of one row is left out, because batch norm cannot
         compute a variance of one row.
         """
-        if self._kept is None and not self._too_large:
-            self._keep()
-        seed = self._seed_of(number)
-        batches = self._streamed(seed) if self._kept is None else self._shuffled(self._kept, seed)
-        least = min(self.batch_size, 2)
-        return (batch for batch in batches if len(batch[1]) >= least)
+        seed, least = self._seed_of(number), min(self.batch_size, 2)
+        order = torch.Generator().manual_seed(seed)
+        for window in self._windows(seed):
+            positions = torch.randperm(len(window[1]), generator=order)
+            for batch in self._cut(window, positions, order):
+                if len(batch[1]) >= least:
+                    yield batch
+
+    def in_order(self) -> Iterator[Batch]:
+        """Yield batches in the table's order; texts are padded to the longest of their batch."""
+        trimmed = self.encoding.input.trimmed
+        for features, target in self._windows(None):
+            for start in range(0, len(target), self.batch_size):
+                part = slice(start, start + self.batch_size)
+                yield torch.from_numpy(trimmed(features[part].numpy())), target[part]
 
     def _seed_of(self, epoch: int) -> int:
         seeds = np.random.SeedSequence((self.seed, epoch, self.rank))
         return int(seeds.generate_state(1)[0])
 
-    def _keep(self) -> None:
-        features, targets, size = [], [], 0
-        for table in self.shard.iter_batches(batch_size=_READ_ROWS, batch_format="pyarrow"):
-            features.append(self.encoding.encode(table))
-            targets.append(self.encoding.encode_target(table))
-            size += features[-1].nbytes
-            if size > self.cache_bytes:
-                self._too_large = True
+    def _windows(self, seed: int | None) -> Iterator[Batch]:
+        """Yield the rows as tensors: all at once if they are kept, or in windows."""
+        row_bytes = self.encoding.input.blank(1).nbytes
+        least = LEAST_BATCHES if self.encoding.tokenizer is None else BUCKET_BATCHES
+        batches = max(least, WINDOW_BYTES // (row_bytes * self.batch_size))
+        rows = batches * self.batch_size
+        if self.shard.rows * row_bytes > self.cache_bytes:
+            yield from self._timed(self._read(rows, seed))
+            return
+        if self._kept is None:
+            parts = list(self._timed(self._read(rows, None)))
+            if not parts:
                 return
-        if features:
-            everything = (np.concatenate(features), np.concatenate(targets))
-            self._kept = (torch.from_numpy(everything[0]), torch.from_numpy(everything[1]))
+            features, targets = zip(*parts, strict=True)
+            self._kept = (torch.cat(features), torch.cat(targets))
+        yield self._kept
 
-    def _shuffled(self, kept: Batch, seed: int) -> Iterator[Batch]:
-        order = torch.Generator().manual_seed(seed)
-        return self._cut(kept, torch.randperm(len(kept[1]), generator=order), order)
+    def _read(self, rows: int, seed: int | None) -> Iterator[Batch]:
+        return read_ahead(map(self._encode, self.shard.read(rows, seed)))
 
-    def _streamed(self, seed: int) -> Iterator[Batch]:
-        order, is_text = torch.Generator().manual_seed(seed), self.encoding.tokenizer is not None
-        for table in self.shard.iter_batches(
-            batch_size=self.batch_size * (_WINDOW_BATCHES if is_text else 1),
-            batch_format="pyarrow",
-            local_shuffle_buffer_size=self.batch_size * _WINDOW_BATCHES,
-            local_shuffle_seed=seed,
-        ):
-            read = (self.encoding.encode(table), self.encoding.encode_target(table))
-            window = (torch.from_numpy(read[0]), torch.from_numpy(read[1]))
-            yield from self._cut(window, torch.arange(len(window[1])), order)
+    def _encode(self, table: pa.Table) -> Batch:
+        features, target = self.encoding.encode(table), self.encoding.encode_target(table)
+        return torch.from_numpy(features), torch.from_numpy(target)
+
+    def _timed(self, windows: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield windows, and count the seconds until each of them is there."""
+        while True:
+            began = time.perf_counter()
+            window = next(windows, None)
+            self.waited += time.perf_counter() - began
+            if window is None:
+                return
+            yield window
 
     def _cut(self, kept: Batch, positions: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """Yield batches of `kept` at shuffled positions; texts are bucketed by length."""
@@ -125,11 +146,22 @@ def bucketed(
 ) -> list[Tensor]:
     """Return batches of positions whose texts have similar lengths, in random order.
 
-    Only windows of `_WINDOW_BATCHES` batches are sorted by length, so the order stays random.
+    Only windows of `BUCKET_BATCHES` batches are sorted by length, so the order stays random.
     """
     batches: list[Tensor] = []
-    window = batch_size * _WINDOW_BATCHES
+    window = batch_size * BUCKET_BATCHES
     for start in range(0, len(positions), window):
         by_length = lengths[start : start + window].argsort(stable=True)
         batches += torch.split(positions[start : start + window][by_length], batch_size)
     return [batches[at] for at in torch.randperm(len(batches), generator=order).tolist()]
+
+
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield items; a thread makes the next one meanwhile."""
+    end = object()
+    take = partial(next, items, end)
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
+        coming = thread.submit(take)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(take)
+            yield item

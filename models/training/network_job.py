@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray.data
 import ray.train
 import ray.train.torch
 import torch
@@ -17,14 +16,14 @@ import torch.distributed
 from torch import Tensor
 
 from millrace.models.families.objective import Objective, objective_of
-from millrace.models.training.batches import CACHE_BYTES, Batch, ShardBatches
+from millrace.models.training.batches import Batch, ShardBatches
 from millrace.models.training.checkpoint import TrainState, save_checkpoint
 from millrace.models.training.network_learner import NetworkLearner, NetworkRecipe
 from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJob
 from millrace.models.training.train_job import Report, Write
 
-TEXT_ROWS = 64
-"""Number of texts in a validation batch."""
+VALIDATION_ROWS, VALIDATION_TEXTS = 256, 64
+"""Number of rows in a validation batch."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,6 @@ class NetworkJob(NetworkRecipe, TableJob):
         """How often training may restart after a worker failed."""
         return self.training.max_failures
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker keeps in memory."""
-        return CACHE_BYTES
-
     def run(self, start: Path | None, report: Report) -> None:
         """Train for the remaining epochs, and report each of them."""
         _train(self, start, report)
@@ -69,16 +63,21 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
     learner = NetworkLearner(job, objective, device)
     state = TrainState() if start is None else learner.restore(start)
     began_at = state.epoch
-    shard = job.shard(TRAIN, rank, context.get_world_size())
-    batches = ShardBatches(shard, job.encoding, spec.batch_size, spec.seed, rank)
-    validation = _rows_of_rank(job, rank, context.get_world_size())
+    world_size, encoding = context.get_world_size(), job.encoding
+    shard = job.table.shard(TRAIN, rank, world_size)
+    batches = ShardBatches(shard, encoding, spec.batch_size, spec.seed, rank)
+    rows = VALIDATION_ROWS if encoding.tokenizer is None else VALIDATION_TEXTS
+    # Of the validation split no row may be left out, and no rank waits for another.
+    validation = ShardBatches(
+        job.table.shard(VALIDATION, rank, world_size, even=False), encoding, rows
+    )
     for epoch in range(state.epoch, spec.epochs):
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), batches.waited
         learner.compression.begin_epoch(epoch)
         learned = _learn(learner, _on(device, batches.epoch(epoch)))
         compressed = learner.compression.end_epoch()
         seconds = time.perf_counter() - started
-        checked = _check(learner, _on(device, iter(validation)))
+        checked = _check(learner, _on(device, validation.in_order()))
         state = TrainState(epoch + 1)
         metrics: dict[str, Any] = {
             "epoch": state.epoch,
@@ -87,6 +86,7 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
             "learning_rate": learner.schedule.get_last_lr()[0],
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
+            "data_wait_share": (batches.waited - waited) / seconds,
             **compressed,
             "began_at": began_at,
         }
@@ -156,17 +156,6 @@ def _metrics(objective: Objective, split: str, sums: Tensor) -> dict[str, float]
         f"{split}_loss": float(sums[0] / sums[1].clamp(min=1)),
         f"{split}_{objective.metric}": objective.metric_of(sums[1:]),
     }
-
-
-def _rows_of_rank(job: NetworkJob, rank: int, world_size: int) -> list[Batch]:
-    """Return this rank's batches of the validation split: every `world_size`-th one."""
-    encoding, shard = job.encoding, job.shard(VALIDATION)
-    trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
-    return [
-        (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))
-        for number, t in enumerate(shard.iter_batches(batch_size=rows, batch_format="pyarrow"))
-        if number % world_size == rank
-    ]
 
 
 def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -1,12 +1,9 @@
 """The interface of a training job for Ray Train: run, report, save and resume, for all models."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
+from typing import Any
 
 Write = Callable[[Path], None]
 """Writes one worker's part of a checkpoint into an empty folder."""
@@ -58,10 +55,6 @@ class TrainJob(ABC):
             InputError: the model cannot be built, or cannot be trained with these settings.
         """
         return
-
-    def datasets(self) -> Mapping[str, "Dataset"]:
-        """Return the datasets that Ray Data streams to the workers, by name."""
-        return {}
 
     def trainer(self) -> Any:
         """Return the Ray Train trainer class, which sets up the communication of the workers."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import ray.data
 import ray.train
 import torch
 
@@ -23,9 +22,6 @@ from millrace.models.training.train_events import (
     events_of_workers,
 )
 from millrace.models.training.train_job import TrainJob, Write
-
-TRAIN = "train"
-"""The dataset that is split among the workers; of other datasets every worker gets all rows."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,6 @@ def fit(
             train_worker,
             train_loop_config={"job": job},
             scaling_config=_scaling(job.num_workers),
-            datasets=dict(job.datasets()),
-            dataset_config=_data_config(),
             run_config=ray.train.RunConfig(
                 name=name,
                 storage_path=str(storage),
@@ -122,12 +116,6 @@ def _report(metrics: dict[str, Any], write: Write | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
-
-
-def _data_config() -> ray.train.DataConfig:
-    options = ray.data.ExecutionOptions()
-    options.preserve_order = True  # so that a rank gets the same rows in every run with this seed
-    return ray.train.DataConfig(datasets_to_split=[TRAIN], execution_options=options)
 
 
 def _scaling(workers: int) -> ray.train.ScalingConfig:

@@ -14,7 +14,6 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
-from millrace.models.training import table_job
 from millrace.models.training.network_job import NetworkJob, Table
 from millrace.models.training.trainer import TrainResult, fit
 
@@ -75,7 +74,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     with pytest.MonkeyPatch.context() as patch:
         # As a run has it: a report waits until Ray Train's controller looks.
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        patch.setattr(table_job, "MOST_BYTES", 0)
         with connect_to_ray("local", pipeline.training.num_workers):
             yield fit(job, home / "training", "dying", lambda _: None)
 

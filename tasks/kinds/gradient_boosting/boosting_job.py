@@ -106,11 +106,6 @@ class BoostingJob(TableJob):
         """The number of times that workers may fail and be restarted."""
         return self.failures
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker caches; XGBoost has them in memory anyway."""
-        return 1 << 30
-
     def trainer(self) -> Any:
         """Return the trainer that connects XGBoost's workers."""
         from ray.train.xgboost import XGBoostTrainer
@@ -145,8 +140,7 @@ class BoostingJob(TableJob):
 
     def _matrix(self, split: Any, rank: int = 0, world_size: int = 1) -> "DMatrix":
         features, targets = [np.empty((0, self.encoding.raw_width), np.float32)], []
-        shard = self.shard(split, rank, world_size)
-        for rows in shard.iter_batches(batch_size=READ_ROWS, batch_format="pyarrow"):
+        for rows in self.table.shard(split, rank, world_size).read(READ_ROWS):
             features.append(self.encoding.encode(rows))
             targets.append(self.encoding.encode_target(rows))
         return matrix_of(self.encoding, np.concatenate(features), np.concatenate(targets))

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -6,32 +7,32 @@ import torch
 
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
-from millrace.models.training.batches import ShardBatches
+from millrace.models.training import batches as module
+from millrace.models.training.batches import ShardBatches, read_ahead
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 
 
 class FakeShard:
-    """A Ray Data shard of rows 0, 1, 2, …, each its own target plus a half; counts its readings."""
+    """A shard of rows 0, 1, 2, …, each its own target plus a half; remembers its readings."""
 
     def __init__(self, rows: int) -> None:
         self.table = pa.table({"a": range(rows), "t": [row + 0.5 for row in range(rows)]})
-        self.windows: list[int | None] = []
+        self.rows = rows
+        self.windows: list[int] = []
         self.seeds: list[int | None] = []
 
-    def iter_batches(
-        self,
-        *,
-        batch_size: int,
-        batch_format: str,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterator[pa.Table]:
-        assert batch_format == "pyarrow"
-        self.seeds.append(local_shuffle_seed)
-        self.windows.append(local_shuffle_buffer_size)
-        for start in range(0, len(self.table), batch_size):
-            yield self.table.slice(start, batch_size)
+    def read(self, rows: int, seed: int | None = None) -> Iterator[pa.Table]:
+        self.seeds.append(seed)
+        self.windows.append(rows)
+        for start in range(0, len(self.table), rows):
+            yield self.table.slice(start, rows)
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shuffle in windows of as few batches as there may be."""
+    monkeypatch.setattr(module, "WINDOW_BYTES", 0)
 
 
 def batches_of(shard: FakeShard, *, seed: int = 0, rank: int = 0, **more: int) -> ShardBatches:
@@ -104,7 +105,7 @@ def streamed_seeds(*, epochs: int = 2, **more: int) -> list[int | None]:
     batches = batches_of(shard, cache_bytes=0, **more)
     for epoch in range(epochs):
         order(batches, epoch)
-    return shard.seeds[1:]
+    return shard.seeds
 
 
 def test_a_streamed_shard_is_shuffled_by_the_seed() -> None:
@@ -122,7 +123,7 @@ def test_a_small_shard_is_read_once() -> None:
     batches = batches_of(shard)
     for epoch in range(3):
         order(batches, epoch)
-    assert len(shard.windows) == 1
+    assert shard.seeds == [None]
 
 
 def test_a_large_shard_is_streamed_every_epoch_in_a_shuffled_window() -> None:
@@ -130,7 +131,8 @@ def test_a_large_shard_is_streamed_every_epoch_in_a_shuffled_window() -> None:
     batches = batches_of(shard, cache_bytes=18 * 4 - 1)
     for epoch in range(3):
         order(batches, epoch)
-    assert shard.windows == [None, 64, 64, 64]
+    assert shard.windows == [16, 16, 16]
+    assert None not in shard.seeds
 
 
 def test_a_shard_of_exactly_the_limit_is_kept() -> None:
@@ -138,10 +140,10 @@ def test_a_shard_of_exactly_the_limit_is_kept() -> None:
     batches = batches_of(shard, cache_bytes=18 * 4)
     order(batches)
     order(batches, 1)
-    assert shard.windows == [None]
+    assert shard.seeds == [None]
 
 
-def test_a_shard_of_more_than_one_reading_block_is_kept_whole() -> None:
+def test_a_shard_of_more_than_one_window_is_kept_whole() -> None:
     assert len(set(order(batches_of(FakeShard(9000))))) == 9000
 
 
@@ -194,3 +196,46 @@ def test_another_epoch_puts_other_texts_together() -> None:
     )
     assert first != second
     assert not all(each in second for each in first)
+
+
+@pytest.mark.parametrize("cache_bytes", [1000, 0])
+def test_batches_in_order_are_the_table(cache_bytes: int) -> None:
+    batches = batches_of(FakeShard(18), cache_bytes=cache_bytes)
+    for _ in range(2):
+        found = list(batches.in_order())
+        assert [len(target) for _, target in found] == [4, 4, 4, 4, 2]
+        assert torch.cat([features for features, _ in found])[:, 0].tolist() == list(range(18))
+
+
+def test_the_wait_for_rows_is_counted() -> None:
+    class SlowShard(FakeShard):
+        def read(self, rows: int, seed: int | None = None) -> Iterator[pa.Table]:
+            time.sleep(0.05)
+            yield from super().read(rows, seed)
+
+    batches = batches_of(SlowShard(18))
+    order(batches)
+    first = batches.waited
+    order(batches, 1)
+    assert first > 0.05
+    assert batches.waited == first  # the rows are kept
+
+
+def test_the_next_item_is_made_meanwhile() -> None:
+    made: list[int] = []
+    items = read_ahead(made.append(number) or number for number in range(3))  # type: ignore[func-returns-value]
+    assert next(items) == 0
+    while len(made) < 2:
+        time.sleep(0.001)
+    assert list(items) == [1, 2]
+
+
+def test_what_fails_meanwhile_is_raised() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    items = read_ahead(failing())
+    assert next(items) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(items)
