@@ -15,7 +15,7 @@ from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import has_jobs_api
-from millrace.models.common.ray_cluster import connect_to_ray
+from millrace.models.common.ray_cluster import RaySession
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
@@ -92,8 +92,8 @@ def summarize(report: BatchReport) -> str:
 
 def _choose_step(
     pipeline: Pipeline, file: Path, chosen: settings.Settings
-) -> tuple[Score, AbstractContextManager[None]]:
-    """Return the function that scores, and the connection to Ray that it needs.
+) -> tuple[Score, AbstractContextManager[object]]:
+    """Return the function that scores, and the session on Ray that it may need.
 
     A job on a cluster connects to Ray itself.
     """
@@ -101,8 +101,8 @@ def _choose_step(
     if has_jobs_api(installation.ray_address):
         variables = tool_variables.cluster_variables(chosen)
         return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
-    ray = connect_to_ray(installation.ray_address, pipeline.batch.num_actors or 1)
-    return partial(score_rows, pipeline, installation), ray
+    ray = RaySession(installation.ray_address, pipeline.batch.num_actors or 1)
+    return partial(score_rows, pipeline, installation, connect=ray.connect), ray
 
 
 def parse_date(date: str | None) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -44,6 +44,12 @@ from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
 from millrace.tasks.run_names import code_version
 
+Connect = Callable[[], None]
+
+
+def is_connected() -> None:
+    """Do nothing: this process is connected to Ray already."""
+
 
 @step(timeout_seconds=24 * 3600, retries=1)
 def score_rows(
@@ -52,6 +58,8 @@ def score_rows(
     source: str | None,
     date: str,
     version: int | None = None,
+    *,
+    connect: Connect = is_connected,
 ) -> BatchReport:
     """Score a source with the approved version, pinned at the start, and commit one partition.
 
@@ -62,12 +70,13 @@ def score_rows(
             table of its dataset is scored.
         date: the partition, `YYYY-MM-DD`.
         version: the version to score with, approved or not; None: the approved version.
+        connect: connects to Ray; called only if there is something to score.
 
     Raises:
         InputError: there is no approved version, or nothing to score.
     """
     reporter = RunReporter(code_version(pipeline.folder), emit)
-    return scored(pipeline, installation, source, date, reporter, version)
+    return scored(pipeline, installation, source, date, reporter, version, connect=connect)
 
 
 def emit(event: Event) -> None:
@@ -95,6 +104,8 @@ def scored(
     date: str,
     reporter: RunReporter,
     version: int | None = None,
+    *,
+    connect: Connect = is_connected,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; the arguments and errors are the same."""
     chosen, choice = chosen_version(pipeline, installation, version)
@@ -117,6 +128,8 @@ def scored(
     report = find_earlier_report(found, job, target)
     if report is None:
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
+        log.info("score: connecting to Ray")
+        connect()
         report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
     elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))

@@ -3,8 +3,8 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Self
 
 import psutil
 import ray
@@ -55,6 +55,32 @@ def connect_to_ray(address: str, processes: int) -> Iterator[None]:
         ray.shutdown()
 
 
+class RaySession:
+    """A connection to Ray that begins when it is first needed, and ends at the end of the block.
+
+    Args:
+        address: as in `connect_to_ray`.
+        processes: as in `connect_to_ray`.
+    """
+
+    def __init__(self, address: str, processes: int) -> None:
+        self._address, self._processes = address, processes
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return the session, not connected yet."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Disconnect, if a connection was made."""
+        self._opened.close()
+
+    def connect(self) -> None:
+        """Connect, unless this process is connected; the errors are those of `connect_to_ray`."""
+        if not ray.is_initialized():
+            self._opened.enter_context(connect_to_ray(self._address, self._processes))
+
+
 def _start_embedded(processes: int) -> None:
     # Two logical CPUs more than the workers reserve. Ray Data's tasks need a CPU as well: without a
     # free one, workers and data tasks would wait for each other for ever.
@@ -102,6 +128,3 @@ def _configure_data() -> None:
     context.enable_progress_bars = False
     # Every failure is raised as well, and the caller reports it.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    # The newer reader starts eight processes that list files and read footers before the first
-    # row: on two cores that took longer than the whole training of an example.
-    context.use_datasource_v2 = False

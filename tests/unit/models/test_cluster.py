@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.ray_cluster import connect_to_ray
+from millrace.models.common.ray_cluster import RaySession, connect_to_ray
 
 
 class Starts:
@@ -57,3 +57,21 @@ def test_the_address_of_a_jobs_api_is_nothing_to_connect_to() -> None:
         connect_to_ray("http://head:8265", 1),
     ):
         pass
+
+
+def test_a_session_connects_when_it_is_needed(starts: Callable[[int], Starts]) -> None:
+    made = starts(0)
+    with RaySession("local", 1) as session:
+        assert made.called == 0
+        session.connect()
+        assert made.called == 1
+
+
+def test_a_session_of_a_connected_process_starts_nothing(
+    starts: Callable[[int], Starts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = starts(0)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    with RaySession("local", 1) as session:
+        session.connect()
+    assert made.called == 0

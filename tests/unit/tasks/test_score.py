@@ -40,11 +40,16 @@ class Scoring:
         before: what was committed already; None for nothing.
         report: what the job comes to.
         asked: what was to be scored, and how.
+        connections: how often a connection to Ray was needed.
     """
 
     before: BatchReport | None = None
     report: BatchReport = REPORT
     asked: list[tuple[Job, RunOptions]] = field(default_factory=list)
+    connections: int = 0
+
+    def connect(self) -> None:
+        self.connections += 1
 
     def find_earlier_report(self, *_: object) -> BatchReport | None:
         return self.before
@@ -52,6 +57,7 @@ class Scoring:
     def score(
         self, found: object, job: Job, target: object, how: RunOptions, take: Any, check: Any
     ) -> BatchReport:
+        assert self.connections == 1
         self.asked.append((job, how))
         take(Sample(1.0, Work(10)), {}, 0)
         return replace(self.report, approved=how.approved)
@@ -82,7 +88,7 @@ def version(mlflow_places: Installation) -> Planted:
 
 @pytest.fixture
 def score(
-    mlflow_places: Installation, version: Planted, tmp_path: Path
+    mlflow_places: Installation, version: Planted, tmp_path: Path, ray: Scoring
 ) -> Callable[..., BatchReport]:
     """Score two rows with the model of the test."""
     rows = [{"v": [0.0, 1.0, 2.0, 3.0]}, {"v": [3.0, 2.0, 1.0, 0.0]}]
@@ -96,7 +102,7 @@ def score(
         events = [] if emitted is None else emitted
         telling = RunReporter({"color": "blue"}, events.append)
         source = str(tmp_path / "rows.jsonl")
-        return scored(pipeline, mlflow_places, source, DAY, telling, number)
+        return scored(*(pipeline, mlflow_places, source, DAY, telling, number), connect=ray.connect)
 
     return run
 
@@ -221,6 +227,7 @@ def test_what_was_committed_before_is_not_scored_again_and_told_late(
     assert (run.info.status, run.data.metrics["rows"]) == ("FINISHED", REPORT.rows)
     assert score() is ray.before
     assert len(runs_of(mlflow_places, version)) == 1
+    assert ray.connections == 0
 
 
 @pytest.mark.parametrize(
