@@ -27,6 +27,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _NULL = np.uint64(0x6D696C6C72616365)
+_BLOCK_ROWS = 16_384
+"""Rows that are hashed at a time, so that their hashes stay in the processor's cache."""
 
 
 def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.RecordBatch:
@@ -40,13 +42,20 @@ def hash_rows(batch: pa.RecordBatch) -> Hashes:
 
     The hashes depend on the values and on the column order, but not on how rows are batched.
     """
-    state = np.empty((batch.num_rows, 2), dtype=np.uint64)
-    state[:] = _MIX
-    for column in batch.columns:
-        hashed = _hash_column(column)
-        state[:, 0] = _mixed(state[:, 0] + hashed)
-        state[:, 1] = _mixed((state[:, 1] ^ hashed) + _GOLDEN)
-    return state
+    hashes = np.empty((batch.num_rows, 2), dtype=np.uint64)
+    for start in range(0, batch.num_rows, _BLOCK_ROWS):
+        block = batch.slice(start, _BLOCK_ROWS)
+        first, second = (np.full(block.num_rows, seed) for seed in _MIX)
+        for column in block.columns:
+            hashed = _hash_column(column)
+            first += hashed
+            _mix(first)
+            second ^= hashed
+            second += _GOLDEN
+            _mix(second)
+        hashes[start : start + block.num_rows, 0] = first
+        hashes[start : start + block.num_rows, 1] = second
+    return hashes
 
 
 def row_keys(batch: pa.RecordBatch, key: tuple[str, ...], hashes: Hashes) -> pa.Array:
@@ -135,7 +144,9 @@ def _hash_numbers(values: npt.NDArray[Any]) -> Hashes:
         bits = (values.astype(np.float64) + 0.0).view(np.uint64)
     else:
         bits = values.astype(np.int64).view(np.uint64)
-    return _mixed(bits + _GOLDEN)
+    bits += _GOLDEN
+    _mix(bits)
+    return bits
 
 
 def _hash_vectors(array: pa.Array) -> Hashes:
@@ -155,7 +166,16 @@ def _filled(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _mixed(bits: Hashes) -> Hashes:
-    """Return mixed bits, by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    bits = (bits ^ (bits >> np.uint64(30))) * _MIX[0]
-    bits = (bits ^ (bits >> np.uint64(27))) * _MIX[1]
-    return bits ^ (bits >> np.uint64(31))
+    """Return mixed bits; see `_mix`."""
+    mixed = bits.copy()
+    _mix(mixed)
+    return mixed
+
+
+def _mix(bits: Hashes) -> None:
+    """Mix bits in place, by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    bits ^= bits >> np.uint64(30)
+    bits *= _MIX[0]
+    bits ^= bits >> np.uint64(27)
+    bits *= _MIX[1]
+    bits ^= bits >> np.uint64(31)

@@ -31,13 +31,13 @@ def answer_rows(
 
     Args:
         answer: function that returns the answers to one batch.
-        rows: the rows, at least one, `[rows, width]`.
+        rows: the rows, `[rows, width]`; at least one, if rows are texts.
         read: the model's input.
         most: most rows of a batch, if rows are not texts.
         most_tokens: most tokens of a batch of several texts, padding included.
     """
     answers: Array | None = None
-    for start in range(0, len(rows), PART_ROWS):
+    for start in range(0, max(len(rows), 1), PART_ROWS):  # of no rows, the model says the type
         part = rows[start : start + PART_ROWS]
         for piece in split_rows(part, read, most, most_tokens):
             found = answer(read.trimmed(part[piece]))
