@@ -1,19 +1,14 @@
 """Ingestion: reads a source into a snapshot of the dataset's Delta table.
 
-The source is read once, in batches: its rows are checked, counted and spooled in a private folder.
-Then `publish_decision` decides whether the rows become a new snapshot, which is published in one
-commit. Readers never see a snapshot that is not complete.
+The source is read once, in batches: its rows are checked, counted and written to Parquet files in a
+private folder. Then `publish_decision` decides whether the rows become a new snapshot, which is
+published in one commit. Readers never see a snapshot that is not complete.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from deltalake import (
-    ColumnProperties,
-    CommitProperties,
-    DeltaTable,
-    WriterProperties,
-    write_deltalake,
-)
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
@@ -22,7 +17,7 @@ from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_source import Progress, read_source
-from millrace.models.data.schema import TableSchema
+from millrace.models.data.row_files import RowFile
 from millrace.models.data.snapshots import (
     DATASETS,
     QUARANTINE,
@@ -31,16 +26,8 @@ from millrace.models.data.snapshots import (
     newest_snapshot,
 )
 from millrace.models.data.sources.open_source import open_source
-from millrace.models.data.spool import Spool, staging_folder
-
-ROW_GROUP_ROWS = 16_384
-ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Largest row group, before compression. Readers read a whole row group."""
-FILE_BYTES = 32 * 1024 * 1024
-FOR_EVER = {
-    "delta.logRetentionDuration": "interval 36500 days",
-    "delta.enableExpiredLogCleanup": "false",
-}
+from millrace.models.data.spool import staging_folder
+from millrace.models.data.table_commit import commit_files
 
 
 def ingest(
@@ -81,7 +68,7 @@ def ingest(
             raise verdict
         if verdict == "unchanged" and stored:
             return replace(stored, quarantined=read.quarantined, reasons=read.reasons)
-        return _publish(table, read, reading.spool)
+        return _publish(table, read, reading.files)
 
 
 def _open(uri: str) -> DeltaTable | None:
@@ -91,27 +78,17 @@ def _open(uri: str) -> DeltaTable | None:
         return None
 
 
-def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snapshot:
-    """Write the rows as the newest version of the table, in one commit."""
+def _publish(table: DeltaTable | None, snapshot: Snapshot, files: Iterable[RowFile]) -> Snapshot:
+    """Commit the rows as the newest version of the table."""
     try:
-        write_deltalake(
-            table or snapshot.uri,
-            spool.reader(),
-            mode="overwrite" if table else "error",
-            schema_mode="overwrite" if table else None,
-            configuration=None if table else FOR_EVER,
-            target_file_size=FILE_BYTES,
-            writer_properties=_writer_properties(snapshot.schema, spool),
-            # No retries, because a retry would overwrite the rows of a concurrent ingestion.
-            commit_properties=CommitProperties(metadata_of(snapshot), max_commit_retries=0),
+        version = commit_files(
+            snapshot.uri, table, files, snapshot.schema.stored, metadata_of(snapshot)
         )
     except CommitFailedError as error:
         raise _conflict_error(snapshot, error) from error
-    except DeltaError as error:
-        if "already exists" in str(error):
-            raise _conflict_error(snapshot, error) from error
+    except (DeltaError, OSError) as error:
         raise _store_error(snapshot, error) from error
-    return replace(snapshot, version=table.version() if table else 0)
+    return replace(snapshot, version=version)
 
 
 def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
@@ -122,26 +99,6 @@ def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
         seen=str(error).partition("\n")[0],
         hint=f"check that {snapshot.uri} can be written; the table is unchanged",
     )
-
-
-def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
-    """Return Parquet settings: dictionary encoding for categories only.
-
-    Numbers and keys hardly repeat, and dictionary encoding makes writing them take 4 times as long.
-    """
-    categories = [column.name for column in schema.columns if column.type == "category"]
-    return WriterProperties(
-        max_row_group_size=row_group_rows(spool),
-        compression="SNAPPY",
-        default_column_properties=ColumnProperties(dictionary_enabled=False),
-        column_properties=dict.fromkeys(categories, ColumnProperties(dictionary_enabled=True)),
-    )
-
-
-def row_group_rows(spool: Spool) -> int:
-    """Return how many rows of a spool make up a row group: fewer if the rows are large."""
-    fitting = ROW_GROUP_BYTES * spool.rows // max(1, spool.bytes)
-    return max(1, min(ROW_GROUP_ROWS, fitting))
 
 
 def _conflict_error(snapshot: Snapshot, error: Exception) -> TransientError:

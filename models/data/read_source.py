@@ -1,128 +1,32 @@
-"""Reads a source once: checks and counts rows, spools good rows, puts bad rows into quarantine.
+"""Reads a source once: checks and counts rows, writes good rows to files, and keeps bad rows.
 
-The quarantine is a Delta table of the bad rows. Its columns are `reason`, `row` (JSON of the row as
-it was read), `source`, `at` (time in UTC) and `ingest` (a digest that identifies the ingestion).
-This digest is also the Delta transaction identifier, so that an ingestion is recorded only once.
+Threads check and write the next rows while the last ones are counted, in order. So the files, the
+statistics and the digest are the same with any number of threads.
 """
 
-from collections import Counter, deque
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.ahead import map_ahead
+from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
-from millrace.models.data.row_checks import BAD, as_json, bad_rows, check
+from millrace.models.data.quarantine import Quarantine
+from millrace.models.data.row_checks import check
+from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, Unreadable, read_error
 from millrace.models.data.split import Digest, hash_rows, with_keys
-from millrace.models.data.spool import Spool
-
-MAX_ROWS = 100_000
-"""Largest number of bad rows that one ingestion stores; all bad rows are counted."""
-
-_SCHEMA = pa.schema(
-    [
-        *BAD,
-        ("source", pa.string()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("ingest", pa.string()),
-    ]
-)
-
-
-@dataclass
-class Quarantine:
-    """Bad rows of one ingestion, before they are published.
-
-    Attributes:
-        folder: staging folder.
-        rows: number of bad rows.
-        reasons: number of bad rows by reason.
-    """
-
-    folder: Path
-    rows: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self._spool = Spool(self.folder / "quarantine.arrow", BAD)
-        self._digest = sha256()
-
-    @property
-    def room(self) -> int:
-        """How many more bad rows can be stored."""
-        return MAX_ROWS - self._spool.rows
-
-    def add(self, bad: pa.RecordBatch, unreadable: tuple[Unreadable, ...] = ()) -> None:
-        """Add bad rows and unreadable lines."""
-        if unreadable:
-            texts = [as_json({"line": line.line}) for line in unreadable]
-            self.add(bad_rows([line.reason for line in unreadable], texts))
-        self.reasons.update(bad.column("reason").to_pylist())
-        self.rows += bad.num_rows
-        stored = bad.slice(0, self.room)
-        for reason, row in zip(*stored.to_pydict().values(), strict=True):
-            self._digest.update(f"{reason}\0{row}\0".encode())
-        self._spool.write(stored)
-
-    def publish(self, uri: str, source: str, rows_digest: str) -> None:
-        """Append the rows in one commit, unless this ingestion is recorded already.
-
-        Args:
-            uri: URI of the quarantine table.
-            source: the source, as the pipeline file names it.
-            rows_digest: digest of the good rows.
-
-        Raises:
-            TransientError: another ingestion wrote to the quarantine table at the same time.
-        """
-        self._spool.close()
-        counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
-        ingest = sha256(counted.encode()).hexdigest()[:32]
-        if not self.rows or _is_recorded(uri, ingest):
-            return
-        labels = (source, datetime.now(UTC), ingest)
-        batches = (_add_labels(batch, *labels) for batch in self._spool.reader())
-        try:
-            write_deltalake(
-                uri,
-                pa.RecordBatchReader.from_batches(_SCHEMA, batches),
-                mode="append",
-                commit_properties=CommitProperties(app_transactions=[Transaction(ingest, 1)]),
-            )
-        except CommitFailedError as error:
-            raise TransientError(
-                f"another ingestion wrote to the quarantine table {uri} at the same time",
-                seen=error,
-                hint="run again",
-            ) from error
-
-
-def _is_recorded(uri: str, ingest: str) -> bool:
-    try:
-        return DeltaTable(uri).transaction_version(ingest) is not None
-    except TableNotFoundError:
-        return False
-
-
-def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -> pa.RecordBatch:
-    labels = [
-        pa.repeat(pa.scalar(value, kind), batch.num_rows)
-        for value, kind in zip((source, at, ingest), _SCHEMA.types[2:], strict=True)
-    ]
-    return pa.RecordBatch.from_arrays([*batch.columns, *labels], schema=_SCHEMA)
-
 
 SAMPLE_BYTES = 64 * 1024 * 1024
 """Types are inferred from about this many bytes of documents, because a row may be a whole book."""
@@ -130,25 +34,58 @@ SAMPLE_BYTES = 64 * 1024 * 1024
 Progress = Callable[[int], None]
 
 
+@dataclass(frozen=True)
+class CheckedChunk:
+    """A chunk after its rows were checked and counted.
+
+    Attributes:
+        good: the good rows, with `_key` and `_bucket`.
+        bad: the bad rows, with the schema `BAD`.
+        unreadable: the unreadable lines.
+        rows: number of rows that were read.
+        digest: digest of the good rows.
+        statistics: statistics of the good rows, by column.
+    """
+
+    good: pa.RecordBatch
+    bad: pa.RecordBatch
+    unreadable: tuple[Unreadable, ...]
+    rows: int
+    digest: Digest
+    statistics: Mapping[str, ColumnStatistics]
+
+
+def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> CheckedChunk:
+    """Check and count the rows of a chunk; write no more bad rows than the quarantine takes."""
+    checked = check(chunk.rows, schema, quarantine.room)
+    hashes, digest = hash_rows(checked.good), Digest()
+    digest.update(hashes)
+    return CheckedChunk(
+        with_keys(checked.good, schema, hashes),
+        checked.bad,
+        chunk.unreadable,
+        chunk.rows.num_rows,
+        digest,
+        statistics_of(checked.good, schema),
+    )
+
+
 @dataclass
 class Reading:
-    """The rows of a source read so far: good rows in the spool, bad rows in quarantine, counts."""
+    """What was read of a source so far: good rows in files, bad rows in quarantine, counts."""
 
     schema: TableSchema
-    spool: Spool
     quarantine: Quarantine
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
+    files: tuple[RowFile, ...] = ()
 
-    def add(self, chunk: Chunk) -> None:
-        """Check and count rows, and spool the good ones."""
-        checked = check(chunk.rows, self.schema, self.quarantine.room)
-        self.quarantine.add(checked.bad, chunk.unreadable)
-        hashes = hash_rows(checked.good)
-        self.digest.update(hashes)
-        self.statistics = merge(self.statistics, statistics_of(checked.good, self.schema))
+    def add(self, chunk: CheckedChunk) -> None:
+        """Count the rows of a chunk, and keep the bad ones."""
+        self.quarantine.add(chunk.bad, chunk.unreadable)
+        self.digest.add(chunk.digest)
+        self.statistics = merge(self.statistics, chunk.statistics)
         _require_few_categories(self.schema, self.statistics)
-        self.spool.write(with_keys(checked.good, self.schema, hashes))
 
     def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot to publish.
@@ -187,7 +124,7 @@ def read_source(
     folder: Path,
     on_progress: Progress | None = None,
 ) -> Reading:
-    """Read a whole source: good rows into a spool, bad rows into quarantine, and counts.
+    """Read a whole source: good rows into files, bad rows into quarantine, and counts.
 
     Args:
         source: the rows; memory does not grow with their number.
@@ -210,18 +147,21 @@ def read_source(
     if not any(chunk.rows.num_rows for chunk in first):
         raise _no_rows_error(first, spec)
     schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
-    reading = Reading(schema, Spool(folder / "rows.arrow", schema.stored), Quarantine(folder))
+    reading, threads = Reading(schema, Quarantine(folder)), os.cpu_count() or 1
     done = 0
     try:
-        for chunk in _drain(first, chunks):
-            reading.add(chunk)
-            done += chunk.rows.num_rows
-            if on_progress:
-                on_progress(done)
+        with closing(RowFiles(folder, schema.stored, schema.names_of("category"))) as files:
+            check_next = partial(check_chunk, schema, reading.quarantine)
+            checked = map_ahead(check_next, _drain(first, chunks), threads)
+            for chunk in checked:
+                reading.add(chunk)
+                files.add(chunk.good)
+                done += chunk.rows
+                if on_progress:
+                    on_progress(done)
+            reading.files = files.finish()
     except OSError as error:
         raise read_error(spec.source, error) from error
-    finally:
-        reading.spool.close()
     return reading
 
 

@@ -111,6 +111,10 @@ class TableSchema:
         """Return the column `name`; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
+    def names_of(self, kind: ColumnType) -> list[str]:
+        """Return the names of the columns of a type."""
+        return [column.name for column in self.columns if column.type == kind]
+
     def with_categories(self, values: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
         """Return the schema with the collected categories filled in."""
         columns = (

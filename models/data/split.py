@@ -111,6 +111,11 @@ class Digest:
         self.rows += len(hashes)
         self.sums = self.sums + hashes.sum(axis=0, dtype=np.uint64)
 
+    def add(self, other: "Digest") -> None:
+        """Add the rows of another digest."""
+        self.rows += other.rows
+        self.sums = self.sums + other.sums
+
     def hexdigest(self) -> str:
         """Return 48 hexadecimal digits: the two sums and the number of rows."""
         return "".join(f"{int(part):016x}" for part in (*self.sums, self.rows))

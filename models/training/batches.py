@@ -6,16 +6,15 @@ pipeline. A larger shard is read again in every epoch and shuffled in windows.
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from millrace.models.common.ahead import read_ahead
 from millrace.models.inference.features import Encoding
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -27,7 +26,6 @@ BUCKET_BATCHES = 16
 """Texts are sorted by length within this many batches."""
 
 Batch = tuple[Tensor, Tensor]
-T = TypeVar("T")
 
 
 class Shard(Protocol):
@@ -154,14 +152,3 @@ def bucketed(
         by_length = lengths[start : start + window].argsort(stable=True)
         batches += torch.split(positions[start : start + window][by_length], batch_size)
     return [batches[at] for at in torch.randperm(len(batches), generator=order).tolist()]
-
-
-def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield items; a thread makes the next one meanwhile."""
-    end = object()
-    take = partial(next, items, end)
-    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
-        coming = thread.submit(take)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(take)
-            yield item

@@ -8,25 +8,26 @@ version with the same fingerprint exists, nothing is written.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties
-from deltalake import write_deltalake as write_delta
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.training_spec import ModelSpec
-from millrace.models.data.ingest import FOR_EVER, row_group_rows
 from millrace.models.data.messages import parse_messages
 from millrace.models.data.read_source import Progress
+from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.snapshots import Snapshot, scan
-from millrace.models.data.spool import Spool, staging_folder
+from millrace.models.data.spool import staging_folder
+from millrace.models.data.table_commit import commit_files
 from millrace.models.language.corpus.documents import Document, documents_of, kind_of
 from millrace.models.language.corpus.packing import SCHEMA, batches_of, pack
 from millrace.models.language.corpus.tokenizer_folder import (
@@ -135,13 +136,11 @@ def make_token_table(
     if tokenizer is None:
         tokenizer = _learn_tokenizer(snapshot, shares, model)
     with staging_folder(installation.staging, f"tokens-{snapshot.name}") as staging:
-        spool = Spool(staging / "tokens.arrow", SCHEMA)
-        try:
-            splits = _spool(
-                snapshot, shares, tokenizer, model.tokenizer.max_tokens, spool, on_progress
+        with closing(RowFiles(staging, SCHEMA, ["split"], compression="zstd")) as files:
+            splits = _write_sequences(
+                snapshot, shares, tokenizer, model.tokenizer.max_tokens, files, on_progress
             )
-        finally:
-            spool.close()
+            written = files.finish()
         _require_documents(splits, snapshot)
         made = TokenTable(
             name=snapshot.name,
@@ -157,7 +156,7 @@ def make_token_table(
             created=True,
         )
         store_tokenizer(made.tokenizer_uri, tokenizer)
-        return _publish(delta, made, spool)
+        return _publish(delta, made, written)
 
 
 def open_token_table(
@@ -237,15 +236,15 @@ def _learn_tokenizer(snapshot: Snapshot, shares: SplitSpec, model: ModelSpec) ->
     return learn_tokenizer(said, model.tokenizer.vocab_size, chat=chat)
 
 
-def _spool(
+def _write_sequences(
     snapshot: Snapshot,
     shares: SplitSpec,
     tokenizer: LanguageTokenizer,
     context: int,
-    spool: Spool,
+    files: RowFiles,
     on_progress: Progress | None,
 ) -> dict[Split, SplitCounts]:
-    """Write the sequences of all splits to the spool, and return their counts."""
+    """Write the sequences of all splits to the files, and return their counts."""
     splits: dict[Split, SplitCounts] = {}
     read = 0
 
@@ -259,7 +258,7 @@ def _spool(
         stream = _Documents(snapshot, shares, split, tokenizer, on_rows)
         counts = SplitCounts()
         for batch, packed in batches_of(split, pack(stream, context)):
-            spool.write(batch)
+            files.add(batch)
             counts = replace(
                 counts,
                 rows=counts.rows + len(packed),
@@ -311,36 +310,20 @@ def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) 
     )
 
 
-def _publish(delta: DeltaTable | None, table: TokenTable, spool: Spool) -> TokenTable:
-    """Write the rows to new files, and commit them as the table's newest version."""
-    properties = WriterProperties(
-        max_row_group_size=row_group_rows(spool),
-        compression="ZSTD",
-        default_column_properties=ColumnProperties(dictionary_enabled=False),
-        column_properties={"split": ColumnProperties(dictionary_enabled=True)},
-    )
+def _publish(delta: DeltaTable | None, table: TokenTable, files: Iterable[RowFile]) -> TokenTable:
+    """Commit the files with the rows as the table's newest version."""
     try:
-        write_delta(
-            delta or table.uri,
-            spool.reader(),
-            mode="overwrite" if delta else "error",
-            configuration=None if delta else FOR_EVER,
-            writer_properties=properties,
-            # No retries, because Delta would overwrite a version that another run just published.
-            commit_properties=CommitProperties(_metadata(table), max_commit_retries=0),
-        )
+        version = commit_files(table.uri, delta, files, SCHEMA, _metadata(table))
     except CommitFailedError as error:
         raise _overtaken(table, error) from error
-    except DeltaError as error:
-        if "already exists" in str(error):
-            raise _overtaken(table, error) from error
+    except (DeltaError, OSError) as error:
         kind = TransientError if "://" in table.uri else WorkError
         raise kind(
             f"the token table of {table.name!r} could not be published",
             seen=str(error).partition("\n")[0],
             hint=f"check that {table.uri} can be written; the table is unchanged",
         ) from error
-    return replace(table, version=delta.version() if delta else 0)
+    return replace(table, version=version)
 
 
 def _overtaken(table: TokenTable, error: Exception) -> TransientError:

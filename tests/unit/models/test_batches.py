@@ -8,7 +8,7 @@ import torch
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training import batches as module
-from millrace.models.training.batches import ShardBatches, read_ahead
+from millrace.models.training.batches import ShardBatches
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 
@@ -219,23 +219,3 @@ def test_the_wait_for_rows_is_counted() -> None:
     order(batches, 1)
     assert first > 0.05
     assert batches.waited == first  # the rows are kept
-
-
-def test_the_next_item_is_made_meanwhile() -> None:
-    made: list[int] = []
-    items = read_ahead(made.append(number) or number for number in range(3))  # type: ignore[func-returns-value]
-    assert next(items) == 0
-    while len(made) < 2:
-        time.sleep(0.001)
-    assert list(items) == [1, 2]
-
-
-def test_what_fails_meanwhile_is_raised() -> None:
-    def failing() -> Iterator[int]:
-        yield 1
-        raise OSError("gone")
-
-    items = read_ahead(failing())
-    assert next(items) == 1
-    with pytest.raises(OSError, match="gone"):
-        next(items)

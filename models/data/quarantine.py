@@ -1,0 +1,116 @@
+"""Bad rows of an ingestion, which are stored in a Delta table of their own.
+
+Its columns are `reason`, `row` (JSON of the row as it was read), `source`, `at` (time in UTC) and
+`ingest` (a digest that identifies the ingestion). This digest is also the Delta transaction
+identifier, so that an ingestion is recorded only once.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from millrace.models.common.errors import TransientError
+from millrace.models.data.row_checks import BAD, as_json, bad_rows
+from millrace.models.data.sources.source import Unreadable
+from millrace.models.data.spool import Spool
+
+MAX_ROWS = 100_000
+"""Largest number of bad rows that one ingestion stores; all bad rows are counted."""
+
+_SCHEMA = pa.schema(
+    [
+        *BAD,
+        ("source", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("ingest", pa.string()),
+    ]
+)
+
+
+@dataclass
+class Quarantine:
+    """Bad rows of one ingestion, before they are published.
+
+    Attributes:
+        folder: staging folder.
+        rows: number of bad rows.
+        reasons: number of bad rows by reason.
+    """
+
+    folder: Path
+    rows: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._spool = Spool(self.folder / "quarantine.arrow", BAD)
+        self._digest = sha256()
+
+    @property
+    def room(self) -> int:
+        """How many more bad rows can be stored."""
+        return MAX_ROWS - self._spool.rows
+
+    def add(self, bad: pa.RecordBatch, unreadable: tuple[Unreadable, ...] = ()) -> None:
+        """Add bad rows and unreadable lines."""
+        if unreadable:
+            texts = [as_json({"line": line.line}) for line in unreadable]
+            self.add(bad_rows([line.reason for line in unreadable], texts))
+        self.reasons.update(bad.column("reason").to_pylist())
+        self.rows += bad.num_rows
+        stored = bad.slice(0, self.room)
+        for reason, row in zip(*stored.to_pydict().values(), strict=True):
+            self._digest.update(f"{reason}\0{row}\0".encode())
+        self._spool.write(stored)
+
+    def publish(self, uri: str, source: str, rows_digest: str) -> None:
+        """Append the rows in one commit, unless this ingestion is recorded already.
+
+        Args:
+            uri: URI of the quarantine table.
+            source: the source, as the pipeline file names it.
+            rows_digest: digest of the good rows.
+
+        Raises:
+            TransientError: another ingestion wrote to the quarantine table at the same time.
+        """
+        self._spool.close()
+        counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
+        ingest = sha256(counted.encode()).hexdigest()[:32]
+        if not self.rows or _is_recorded(uri, ingest):
+            return
+        labels = (source, datetime.now(UTC), ingest)
+        batches = (_add_labels(batch, *labels) for batch in self._spool.reader())
+        try:
+            write_deltalake(
+                uri,
+                pa.RecordBatchReader.from_batches(_SCHEMA, batches),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=[Transaction(ingest, 1)]),
+            )
+        except CommitFailedError as error:
+            raise TransientError(
+                f"another ingestion wrote to the quarantine table {uri} at the same time",
+                seen=error,
+                hint="run again",
+            ) from error
+
+
+def _is_recorded(uri: str, ingest: str) -> bool:
+    try:
+        return DeltaTable(uri).transaction_version(ingest) is not None
+    except TableNotFoundError:
+        return False
+
+
+def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -> pa.RecordBatch:
+    labels = [
+        pa.repeat(pa.scalar(value, kind), batch.num_rows)
+        for value, kind in zip((source, at, ingest), _SCHEMA.types[2:], strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *labels], schema=_SCHEMA)

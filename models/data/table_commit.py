@@ -1,0 +1,111 @@
+"""Commits Parquet files from a staging folder as the newest version of a Delta table."""
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, create_table_with_add_actions
+from pyarrow import fs
+
+from millrace.models.data.row_files import RowFile
+from millrace.models.data.sources.delta_files import LOCAL
+
+FOR_EVER = {
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+def commit_files(
+    uri: str,
+    table: DeltaTable | None,
+    files: Iterable[RowFile],
+    schema: pa.Schema,
+    metadata: dict[str, str],
+) -> int:
+    """Replace a table's rows by those of files, in one commit, and return its version.
+
+    Args:
+        uri: URI of the table.
+        table: the table as it was when the rows were read; None if there was none.
+        files: the files, which are moved into the table.
+        schema: schema of the rows.
+        metadata: custom metadata of the commit.
+
+    Raises:
+        CommitFailedError: another commit came first.
+        DeltaError: the table cannot be written.
+        OSError: a file cannot be moved.
+    """
+    # No retries, because a retry would overwrite the rows of a concurrent commit.
+    properties = CommitProperties(metadata, max_commit_retries=0)
+    with moved_files(uri, files) as added:
+        if table is None:
+            try:
+                create_table_with_add_actions(
+                    uri,
+                    Schema.from_arrow(schema),
+                    added,
+                    mode="error",
+                    partition_by=[],
+                    configuration=FOR_EVER,
+                    commit_properties=properties,
+                )
+            except DeltaError as error:
+                if "already exists" in str(error):
+                    raise CommitFailedError(str(error)) from error
+                raise
+            return 0
+        table.create_write_transaction(
+            list(added), mode="overwrite", schema=schema, commit_properties=properties
+        )
+        return int(table.version()) + 1
+
+
+@contextmanager
+def moved_files(uri: str, files: Iterable[RowFile]) -> Iterator[list[AddAction]]:
+    """Move files into a table's folder, and remove them again if the block fails.
+
+    No reader sees them before a commit names them.
+
+    Args:
+        uri: URI of the table.
+        files: the files, on this machine.
+    """
+    filesystem, root = filesystem_of(uri)
+    filesystem.create_dir(root, recursive=True)
+    prefix, now = uuid4().hex, int(time.time() * 1000)
+    names: list[str] = []
+    added: list[AddAction] = []
+    try:
+        for number, file in enumerate(files):
+            name = f"part-{number:05d}-{prefix}.parquet"
+            names.append(f"{root}{name}")
+            if isinstance(filesystem, fs.LocalFileSystem):
+                shutil.move(file.path, names[-1])
+            else:
+                fs.copy_files(str(file.path), names[-1], fs.LocalFileSystem(), filesystem)
+            added.append(AddAction(name, file.size, {}, now, True, file.statistics))
+        yield added
+    except BaseException:
+        for path in names:
+            with suppress(OSError):
+                filesystem.delete_file(path)
+        raise
+
+
+def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a table, and the prefix of the paths of the table's files."""
+    if "://" not in uri:
+        return fs.LocalFileSystem(), f"{Path(uri).absolute()}/"
+    if uri.startswith(LOCAL):
+        filesystem, root = fs.FileSystem.from_uri(uri)
+        return filesystem, f"{root}/"
+    return fs.PyFileSystem(DeltaStorageHandler(uri)), ""

@@ -1,0 +1,97 @@
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.models.common.errors import WorkError
+from millrace.models.data import row_files as module
+from millrace.models.data.row_files import RowFile, RowFiles, statistics_of_file
+
+SCHEMA = pa.schema([("n", pa.int64()), ("c", pa.string())])
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        numbers = range(start, start + size)
+        yield pa.record_batch({"n": numbers, "c": ["ab"[n % 2] for n in numbers]}, schema=SCHEMA)
+        start += size
+
+
+def written(folder: Path, *sizes: int, threads: int = 2) -> tuple[RowFile, ...]:
+    with closing(RowFiles(folder, SCHEMA, ["c"], threads=threads)) as files:
+        for batch in batches(*sizes):
+            files.add(batch)
+        return files.finish()
+
+
+def test_small_batches_share_a_file(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, 3, 0, 4)
+    assert (file.rows, file.size) == (7, file.path.stat().st_size)
+    assert pq.read_table(file.path)["n"].to_pylist() == list(range(7))
+
+
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
+    assert written(tmp_path) == written(tmp_path, 0) == ()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_files_are_in_the_order_of_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 100)
+    files = written(tmp_path, *[50] * 9, threads=threads)
+    assert len(files) == 9
+    rows = [n for file in files for n in pq.read_table(file.path)["n"].to_pylist()]
+    assert rows == list(range(450))
+
+
+def test_large_rows_make_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROW_GROUP_BYTES", 400)
+    (file,) = written(tmp_path, 100)
+    assert pq.read_metadata(file.path).num_row_groups > 3
+
+
+def test_categories_have_dictionaries_and_numbers_have_none(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, 100)
+    group = pq.read_metadata(file.path).row_group(0)
+    assert [group.column(n).has_dictionary_page for n in (0, 1)] == [False, True]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match="the rows cannot be written"):
+        written(tmp_path / "gone", 3)
+
+
+def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "n": pa.array([3, None, 1], pa.int64()),
+            "x": [0.5, -2.0, 9.25],
+            "c": ["b", "a", None],
+            "long": ["z" * 100, "a", "b"],
+            "none": pa.nulls(3, pa.float64()),
+            "yes": [True, False, None],
+            "v": pa.array([[1.0], [2.0], [3.0]], pa.list_(pa.float32())),
+        }
+    )
+    pq.write_table(table, tmp_path / "r.parquet", row_group_size=2)
+    found = json.loads(statistics_of_file(tmp_path / "r.parquet"))
+    assert found == {
+        "numRecords": 3,
+        "minValues": {"n": 1, "x": -2.0, "c": "a"},
+        "maxValues": {"n": 3, "x": 9.25, "c": "b"},
+        "nullCount": {"n": 1, "x": 0, "c": 1, "long": 0, "none": 3, "yes": 1},
+    }
+
+
+def test_statistics_of_many_rows_cover_every_row_group(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    pq.write_table(pa.table({"x": values}), tmp_path / "r.parquet", row_group_size=64)
+    found = json.loads(statistics_of_file(tmp_path / "r.parquet"))
+    assert (found["minValues"]["x"], found["maxValues"]["x"]) == (values.min(), values.max())
