@@ -74,7 +74,7 @@ screenshots: $(ALL) ## Take pictures of the MLflow and Prefect UIs into PICTURES
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)
 
 clean: ## Delete the environment and the caches; .millrace, your data, stays
-	rm -rf .venv bench/.peers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv bench/.peers bench/.tables build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(ENCODER): $(ALL)
