@@ -80,7 +80,7 @@ def _train_epochs(rank: int, workers: int, plain: PlainJob) -> None:
     network = build_network(job.model, job.folder, job.encoding, objective)
     ddp = DistributedDataParallel(network)
     optimizer = AdamW(ddp.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay)
-    steps = -(-job.train_rows // (spec.batch_size * workers))
+    steps = -(-job.train_rows // (spec.batch_rows * workers))
     schedule = OneCycleLR(
         optimizer, spec.learning_rate, total_steps=steps * spec.epochs + 1, pct_start=0.1
     )
@@ -88,7 +88,7 @@ def _train_epochs(rank: int, workers: int, plain: PlainJob) -> None:
     for epoch in range(spec.epochs):
         ddp.train()  # type: ignore[no-untyped-call]
         sums = torch.zeros(3, dtype=torch.float64)
-        for features, target in _shuffle(train_rows, spec.batch_size, epoch):
+        for features, target in _shuffle(train_rows, spec.batch_rows, epoch):
             optimizer.zero_grad(set_to_none=True)
             logits = ddp(features)
             loss = objective.loss(logits, target)

@@ -73,11 +73,19 @@ class ModelSpec(Spec):
         return value
 
 
+DEFAULT_BATCH = 64
+
+
 class TrainingSpec(Spec):
     """How the model is trained."""
 
     epochs: int = Field(20, ge=1, description="Passes over the train split.")
-    batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rows per worker and step; null: 64, or more for a large table, so that an "
+        "epoch has about 1,000 steps.",
+    )
     learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(
         1e-4, ge=0, description="Decoupled weight decay; biases and norms are left out."
@@ -149,3 +157,8 @@ class TrainingSpec(Spec):
         "on the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. When left out: the "
         "teacher, if there is one.",
     )
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows per worker and step, where the size of the table does not matter."""
+        return self.batch_size or DEFAULT_BATCH

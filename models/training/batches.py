@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from millrace.models.common.ahead import read_ahead
+from millrace.models.config.training_spec import DEFAULT_BATCH
 from millrace.models.inference.features import Encoding
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -25,7 +26,28 @@ LEAST_BATCHES = 4
 BUCKET_BATCHES = 16
 """Texts are sorted by length within this many batches."""
 
+STEPS = 1000
+"""Steps of an epoch for which the batch size of a large table is chosen."""
+MOST_ROWS, MOST_BYTES = 4096, 1024 * 1024
+"""Largest batch that is chosen, as rows and as their tensor."""
+
 Batch = tuple[Tensor, Tensor]
+
+
+def choose_batch_size(rows: int, row_bytes: int) -> int:
+    """Return the batch size for a worker with so many rows, a power of two.
+
+    It is 64 for up to 128,000 rows. Steps of 64 rows of a large table would cost more than what is
+    computed in them, and would not be needed to learn it.
+
+    Args:
+        rows: number of the worker's rows.
+        row_bytes: size of a row's tensor; large rows, such as images, keep the default.
+    """
+    size = DEFAULT_BATCH
+    while 2 * size * STEPS <= rows and 2 * size <= MOST_ROWS and 2 * size * row_bytes <= MOST_BYTES:
+        size *= 2
+    return size
 
 
 class Shard(Protocol):

@@ -65,7 +65,7 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
     began_at = state.epoch
     world_size, encoding = context.get_world_size(), job.encoding
     shard = job.table.shard(TRAIN, rank, world_size)
-    batches = ShardBatches(shard, encoding, spec.batch_size, spec.seed, rank)
+    batches = ShardBatches(shard, encoding, spec.batch_rows, spec.seed, rank)
     rows = VALIDATION_ROWS if encoding.tokenizer is None else VALIDATION_TEXTS
     # Of the validation split no row may be left out, and no rank waits for another.
     validation = ShardBatches(

@@ -65,7 +65,7 @@ class NetworkLearner:
             parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate
         )
         self.max_grad_norm = spec.max_grad_norm
-        steps = -(-recipe.train_rows // (spec.batch_size * world_size))
+        steps = -(-recipe.train_rows // (spec.batch_rows * world_size))
         # Warm-up over 10% of the steps, cosine to zero: Smith & Topin 2018, "Super-Convergence".
         self.schedule = OneCycleLR(
             self.optimizer,

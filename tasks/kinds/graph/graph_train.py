@@ -18,6 +18,9 @@ from millrace.tasks.kinds.graph.graph_references import reference_of, teacher_of
 from millrace.tasks.kinds.steps import Prepared
 from millrace.tasks.progress import log
 
+LONG_WAIT = 0.1
+"""Share of an epoch's time from which the wait for rows is shown."""
+
 
 @dataclass(frozen=True)
 class GraphTraining:
@@ -41,6 +44,7 @@ def prepare_network(
     """
     from millrace.models.families.family import build_network
     from millrace.models.families.objective import objective_of
+    from millrace.models.training.batches import choose_batch_size
     from millrace.models.training.compression.compression import require_compressible
     from millrace.models.training.network_job import NetworkJob
     from millrace.models.training.network_learner import leaves_parameters_unused
@@ -60,6 +64,9 @@ def prepare_network(
     teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
     if teacher is not None:
         log.info("train: distillation from the teacher %s", teacher.name)
+    if spec.batch_size is None:
+        size = choose_batch_size(rows // spec.num_workers, encoding.input.blank(1).nbytes)
+        spec = spec.model_copy(update={"batch_size": size})
     job = NetworkJob(
         *(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher),
         table=Table(snapshot, shares),
@@ -68,7 +75,7 @@ def prepare_network(
         job,
         GraphTraining(encoding, reference),
         total=spec.epochs,
-        summary=f"{rows:,} rows",
+        summary=f"{rows:,} rows in batches of {spec.batch_rows}",
         weights=WEIGHTS,
         artifact="weights",
         tags={} if teacher is None else {"millrace.teacher": teacher.name},
@@ -121,6 +128,9 @@ def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: i
 
 
 def describe_epoch(metrics: Mapping[str, Any]) -> str:
-    """Return the validation metrics and the throughput as text."""
+    """Return the validation metrics, the throughput and a long wait for rows as text."""
     shown = [f"{name} {value:.4f}" for name, value in metrics.items() if "validation" in name]
-    return "  ".join([*shown, f"{metrics['samples_per_second']:,.0f} samples/s"])
+    shown.append(f"{metrics['samples_per_second']:,.0f} samples/s")
+    if (waited := metrics.get("data_wait_share", 0.0)) >= LONG_WAIT:
+        shown.append(f"{waited:.0%} of the time waiting for rows")
+    return "  ".join(shown)

@@ -211,7 +211,7 @@ def recipe_of(spec: TrainingSpec) -> Recipe:
     return Recipe(
         epochs=spec.epochs,
         max_steps=spec.max_steps,
-        batch_size=spec.batch_size,
+        batch_size=spec.batch_rows,
         gradient_accumulation_steps=spec.gradient_accumulation_steps,
         gradient_checkpointing=spec.gradient_checkpointing,
         learning_rate=spec.learning_rate,

@@ -8,7 +8,7 @@ import torch
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training import batches as module
-from millrace.models.training.batches import ShardBatches
+from millrace.models.training.batches import ShardBatches, choose_batch_size
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 
@@ -219,3 +219,14 @@ def test_the_wait_for_rows_is_counted() -> None:
     order(batches, 1)
     assert first > 0.05
     assert batches.waited == first  # the rows are kept
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "size"),
+    [
+        *((100, 76, 64), (127_999, 76, 64), (128_000, 76, 128), (2_000_000, 76, 1024)),
+        *((10**9, 76, 4096), (10**9, 12_288, 64), (10**9, 1024, 1024)),
+    ],
+)
+def test_the_batches_of_a_large_table_are_larger(rows: int, row_bytes: int, size: int) -> None:
+    assert choose_batch_size(rows, row_bytes) == size

@@ -17,6 +17,7 @@ from millrace.models.training import trainer
 from millrace.models.training.train_events import Reported, Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.trainer import TrainResult
 from millrace.tasks import train as module
+from millrace.tasks.kinds.graph.graph_train import describe_epoch
 from millrace.tasks.kinds.steps import Prepared, Trained, steps_of
 from millrace.tasks.train import TrainingLog, prepare_training, train_on_ray
 
@@ -204,3 +205,11 @@ def test_what_fails_in_training_keeps_nothing(
     with pytest.raises(WorkError, match="training failed"):
         train_on_ray.fn(GRAPH, Installation(tmp_path, "sqlite://", ""), PREPARED, run)
     assert not run.files
+
+
+@pytest.mark.parametrize(
+    ("waited", "told"), [(0.09, ""), (0.42, "  42% of the time waiting for rows")]
+)
+def test_a_long_wait_for_rows_is_told(waited: float, told: str) -> None:
+    text = describe_epoch({**EPOCH, "data_wait_share": waited})
+    assert text == (f"validation_loss 0.2500  validation_accuracy 0.8750  12,346 samples/s{told}")
