@@ -132,6 +132,10 @@ class DatasetSpec(Spec):
         description="Declared columns; the others are inferred, and then fixed.",
     )
     split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
+    mode: Literal["auto", "full"] = Field(
+        "auto",
+        description="auto reads only new and changed files of the source; full reads all of it.",
+    )
     max_quarantine: float = Field(
         0.05, ge=0, le=1, description="Share of bad rows above which ingestion fails."
     )

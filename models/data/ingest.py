@@ -1,12 +1,13 @@
 """Ingestion: reads a source into a snapshot of the dataset's Delta table.
 
-The source is read once, in batches: its rows are checked, counted and written to Parquet files in a
-private folder. Then `publish_decision` decides whether the rows become a new snapshot, which is
-published in one commit. Readers never see a snapshot that is not complete.
+Only new and changed files of the source are read; the rows of the others stay. Rows are checked,
+counted and written to Parquet files in a private folder. Then `publish_decision` decides whether
+the rows become a new snapshot, which is published in one commit. Readers never see a snapshot that
+is not complete.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -15,9 +16,12 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.part_store import PartList, reading_of, stored_parts
+from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
-from millrace.models.data.read_source import Progress, read_source
-from millrace.models.data.row_files import RowFile
+from millrace.models.data.read_changes import ReadRows, read_changes
+from millrace.models.data.read_source import Progress, require_few_categories
+from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import (
     DATASETS,
     QUARANTINE,
@@ -25,7 +29,9 @@ from millrace.models.data.snapshots import (
     metadata_of,
     newest_snapshot,
 )
+from millrace.models.data.sources.find_files import FileSource, manifest_of
 from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.sources.source import Source
 from millrace.models.data.spool import staging_folder
 from millrace.models.data.table_commit import commit_files
 
@@ -59,16 +65,54 @@ def ingest(
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
     with staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder:
-        stored_schema = stored.schema if stored else None
-        reading = read_source(source, spec, stored_schema, folder, on_progress)
-        read = reading.snapshot(pipeline.name, uri, source.describe())
-        reading.quarantine.publish(bad_uri, spec.source, read.digest)
-        verdict = decide(read, stored, spec, bad_uri)
+        done = read_changes(source, table, stored, folder, on_progress)
+        combined = combine([*done.kept, *(part for part, _ in done.read)])
+        require_few_categories(done.schema, combined.statistics)
+        snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)
+        for part, reading in done.read:
+            reading.quarantine.publish(bad_uri, spec.source, part.digest.hexdigest())
+        verdict = decide(snapshot, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            return replace(stored, quarantined=read.quarantined, reasons=read.reasons)
-        return _publish(table, read, reading.files)
+            return replace(stored, quarantined=snapshot.quarantined, reasons=snapshot.reasons)
+        listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
+        return _publish(table, snapshot, done, listed)
+
+
+def _snapshot_of(
+    name: str, uri: str, schema: TableSchema, combined: Combined, source: Source
+) -> Snapshot:
+    """Return the snapshot to publish.
+
+    A category column without declared categories gets the values of its rows as categories.
+    """
+    categories = {
+        column.name: tuple(value for value, _ in combined.statistics[column.name].counts or ())
+        for column in schema.columns
+        if column.type == "category" and column.categories is None
+    }
+    return Snapshot(
+        name=name,
+        uri=uri,
+        version=-1,
+        digest=combined.digest.hexdigest(),
+        rows=combined.digest.rows,
+        schema=schema.with_categories(categories),
+        statistics=combined.statistics,
+        source=_manifest(combined, source),
+        quarantined=combined.quarantined,
+        reasons=combined.reasons,
+        created=True,
+    )
+
+
+def _manifest(combined: Combined, source: Source) -> dict[str, Any]:
+    """Return the manifest of the source; the files' digests are those of the parts."""
+    if not isinstance(source, FileSource):
+        return source.describe()
+    files = [manifest_of(file) for part in combined.parts for file in part.sources]
+    return {"format": source.format, "files": sorted(files, key=lambda file: str(file["path"]))}
 
 
 def _open(uri: str) -> DeltaTable | None:
@@ -78,12 +122,16 @@ def _open(uri: str) -> DeltaTable | None:
         return None
 
 
-def _publish(table: DeltaTable | None, snapshot: Snapshot, files: Iterable[RowFile]) -> Snapshot:
+def _publish(
+    table: DeltaTable | None, snapshot: Snapshot, done: ReadRows, listed: PartList
+) -> Snapshot:
     """Commit the rows as the newest version of the table."""
+    files = (file for _, reading in done.read for file in reading.files)
+    metadata = {**metadata_of(snapshot), **listed.metadata()}
+    schema, kept = snapshot.schema.stored, files_of(done.kept)
     try:
-        version = commit_files(
-            snapshot.uri, table, files, snapshot.schema.stored, metadata_of(snapshot)
-        )
+        with stored_parts(snapshot.uri, [part for part, _ in done.read]):
+            version = commit_files(snapshot.uri, table, files, schema, metadata, kept)
     except CommitFailedError as error:
         raise _conflict_error(snapshot, error) from error
     except (DeltaError, OSError) as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -21,7 +22,7 @@ from millrace.models.data.sources.source import Unreadable
 from millrace.models.data.spool import Spool
 
 MAX_ROWS = 100_000
-"""Largest number of bad rows that one ingestion stores; all bad rows are counted."""
+"""Largest number of bad rows that are stored of one part; all bad rows are counted."""
 
 _SCHEMA = pa.schema(
     [
@@ -35,7 +36,7 @@ _SCHEMA = pa.schema(
 
 @dataclass
 class Quarantine:
-    """Bad rows of one ingestion, before they are published.
+    """Bad rows of one part, before they are published.
 
     Attributes:
         folder: staging folder.
@@ -48,7 +49,7 @@ class Quarantine:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._spool = Spool(self.folder / "quarantine.arrow", BAD)
+        self._spool = Spool(self.folder / f"{uuid4().hex}.arrow", BAD)
         self._digest = sha256()
 
     @property
@@ -69,7 +70,7 @@ class Quarantine:
         self._spool.write(stored)
 
     def publish(self, uri: str, source: str, rows_digest: str) -> None:
-        """Append the rows in one commit, unless this ingestion is recorded already.
+        """Append the rows in one commit, unless they are recorded already.
 
         Args:
             uri: URI of the quarantine table.

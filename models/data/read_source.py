@@ -1,4 +1,4 @@
-"""Reads a source once: checks and counts rows, writes good rows to files, and keeps bad rows.
+"""Reads rows: checks and counts them, writes good rows to files, and keeps bad rows.
 
 Threads check and write the next rows while the last ones are counted, in order. So the files, the
 statistics and the digest are the same with any number of threads.
@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -20,12 +20,19 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
+from millrace.models.data.parts import Part
 from millrace.models.data.quarantine import Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.snapshots import Snapshot
-from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, Unreadable, read_error
+from millrace.models.data.sources.source import (
+    CHUNK_ROWS,
+    Chunk,
+    Source,
+    SourceFile,
+    Unreadable,
+    read_error,
+)
 from millrace.models.data.split import Digest, hash_rows, with_keys
 
 SAMPLE_BYTES = 64 * 1024 * 1024
@@ -72,10 +79,20 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
 
 @dataclass
 class Reading:
-    """What was read of a source so far: good rows in files, bad rows in quarantine, counts."""
+    """What was read into one part so far.
+
+    Attributes:
+        schema: the schema that every row must fit.
+        quarantine: the bad rows.
+        id: name of the part.
+        digest: digest of the good rows.
+        statistics: statistics of the good rows, by column.
+        files: the files with the good rows, in the staging folder.
+    """
 
     schema: TableSchema
     quarantine: Quarantine
+    id: str = field(default_factory=lambda: uuid4().hex)
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
     files: tuple[RowFile, ...] = ()
@@ -85,57 +102,38 @@ class Reading:
         self.quarantine.add(chunk.bad, chunk.unreadable)
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
-        _require_few_categories(self.schema, self.statistics)
+        require_few_categories(self.schema, self.statistics)
 
-    def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot to publish.
-
-        A category column without declared categories gets the values of its rows as categories.
+    def part(self, sources: tuple[SourceFile, ...]) -> Part:
+        """Return the part.
 
         Args:
-            name: the dataset's name.
-            uri: URI of the dataset's table.
-            manifest: manifest of the source.
+            sources: the files of the source that were read.
         """
-        categories = {
-            column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
-            for column in self.schema.columns
-            if column.type == "category" and column.categories is None
-        }
-        return Snapshot(
-            name=name,
-            uri=uri,
-            version=-1,
-            digest=self.digest.hexdigest(),
-            rows=self.digest.rows,
-            schema=self.schema.with_categories(categories),
+        return Part(
+            id=self.id,
+            sources=sources,
+            files=tuple(file.path.name for file in self.files),
+            digest=self.digest,
             statistics=self.statistics,
-            source=manifest,
             quarantined=self.quarantine.rows,
             reasons=dict(self.quarantine.reasons.most_common()),
-            created=True,
         )
 
 
-def read_source(
-    source: Source,
-    spec: DatasetSpec,
-    stored: TableSchema | None,
-    folder: Path,
-    on_progress: Progress | None = None,
-) -> Reading:
-    """Read a whole source: good rows into files, bad rows into quarantine, and counts.
+def open_rows(
+    source: Source, spec: DatasetSpec, stored: TableSchema | None
+) -> tuple[TableSchema, Iterator[Chunk]]:
+    """Return the schema that every row must fit, and all rows; the schema is inferred if needed.
 
     Args:
         source: the rows; memory does not grow with their number.
         spec: the pipeline file's `dataset` part.
         stored: schema of the newest snapshot, from which types are taken; None if there is none.
-        folder: staging folder for the rows.
-        on_progress: called after each batch with the number of rows read so far.
 
     Raises:
         InputError: there are no rows, a column does not fit, or the source cannot be read.
-        TransientError: a source on the network cannot be read to the end.
+        TransientError: a source on the network cannot be read.
     """
     chunks = source.chunks()
     try:
@@ -147,19 +145,39 @@ def read_source(
     if not any(chunk.rows.num_rows for chunk in first):
         raise _no_rows_error(first, spec)
     schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
+    return schema, _drain(first, chunks)
+
+
+def read_part(
+    chunks: Iterator[Chunk],
+    schema: TableSchema,
+    spec: DatasetSpec,
+    folder: Path,
+    on_rows: Progress,
+) -> Reading:
+    """Read rows into a part: good rows into files, bad rows into quarantine, and counts.
+
+    Args:
+        chunks: the rows.
+        schema: the schema that every row must fit.
+        spec: the pipeline file's `dataset` part.
+        folder: staging folder for the rows.
+        on_rows: called after each batch with its number of rows.
+
+    Raises:
+        InputError: a column has too many categories, or the source cannot be read.
+        TransientError: a source on the network cannot be read to the end.
+    """
     reading, threads = Reading(schema, Quarantine(folder)), os.cpu_count() or 1
-    done = 0
+    rows = RowFiles(folder, reading.id, schema.stored, schema.names_of("category"))
     try:
-        with closing(RowFiles(folder, schema.stored, schema.names_of("category"))) as files:
+        with closing(rows):
             check_next = partial(check_chunk, schema, reading.quarantine)
-            checked = map_ahead(check_next, _drain(first, chunks), threads)
-            for chunk in checked:
+            for chunk in map_ahead(check_next, chunks, threads):
                 reading.add(chunk)
-                files.add(chunk.good)
-                done += chunk.rows
-                if on_progress:
-                    on_progress(done)
-            reading.files = files.finish()
+                rows.add(chunk.good)
+                on_rows(chunk.rows)
+            reading.files = rows.finish()
     except OSError as error:
         raise read_error(spec.source, error) from error
     return reading
@@ -197,11 +215,14 @@ def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
     )
 
 
-def _require_few_categories(
-    schema: TableSchema, statistics: Mapping[str, ColumnStatistics]
-) -> None:
+def require_few_categories(schema: TableSchema, statistics: Mapping[str, ColumnStatistics]) -> None:
+    """Check that no category column has more values than there may be categories.
+
+    Raises:
+        InputError: a column has too many values.
+    """
     for column in schema.columns:
-        counts = statistics[column.name].counts
+        counts = statistics[column.name].counts if column.name in statistics else None
         if column.type == "category" and counts is not None and len(counts) > MAX_CATEGORIES:
             raise InputError(
                 f"column {column.name!r} has more than {MAX_CATEGORIES} different values",

@@ -49,6 +49,7 @@ class RowFiles:
 
     Args:
         folder: the staging folder.
+        name: beginning of the files' names.
         schema: schema of the rows.
         repeating: columns whose values repeat, for dictionary encoding. Numbers and keys hardly
             repeat, and dictionary encoding makes writing them take 4 times as long.
@@ -59,13 +60,15 @@ class RowFiles:
     def __init__(
         self,
         folder: Path,
+        name: str,
         schema: pa.Schema,
         repeating: Sequence[str],
         *,
         compression: str = "snappy",
         threads: int | None = None,
     ) -> None:
-        self._folder, self._schema, self._compression = folder, schema, compression
+        self._folder, self._name, self._schema = folder, name, schema
+        self._compression = compression
         self._repeating, self._threads = list(repeating), threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="row-files")
         self._waiting: list[pa.RecordBatch] = []
@@ -104,7 +107,7 @@ class RowFiles:
     def _write(self) -> None:
         if len(self._writing) >= self._threads:
             self._written.append(self._writing.popleft().result())
-        path = self._folder / f"{self._count:05d}.parquet"
+        path = self._folder / f"{self._name}-{self._count:05d}.parquet"
         self._count += 1
         table = pa.Table.from_batches(self._waiting, self._schema)
         self._writing.append(self._pool.submit(self._write_file, path, table))

@@ -120,6 +120,12 @@ class Digest:
         """Return 48 hexadecimal digits: the two sums and the number of rows."""
         return "".join(f"{int(part):016x}" for part in (*self.sums, self.rows))
 
+    @classmethod
+    def from_hex(cls, text: str) -> "Digest":
+        """Return the digest with these hexadecimal digits."""
+        first, second, rows = (int(text[start : start + 16], 16) for start in (0, 16, 32))
+        return cls(rows, np.array([first, second], dtype=np.uint64))
+
 
 def _hash_column(array: pa.Array) -> Hashes:
     """Return a hash for each cell, uint64 `[rows]`."""

@@ -2,16 +2,15 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow import fs
 
 from millrace.models.data.row_files import RowFile
@@ -29,6 +28,7 @@ def commit_files(
     files: Iterable[RowFile],
     schema: pa.Schema,
     metadata: dict[str, str],
+    kept: Collection[str] = (),
 ) -> int:
     """Replace a table's rows by those of files, in one commit, and return its version.
 
@@ -38,6 +38,7 @@ def commit_files(
         files: the files, which are moved into the table.
         schema: schema of the rows.
         metadata: custom metadata of the commit.
+        kept: names of the table's files whose rows stay.
 
     Raises:
         CommitFailedError: another commit came first.
@@ -63,10 +64,18 @@ def commit_files(
                     raise CommitFailedError(str(error)) from error
                 raise
             return 0
-        table.create_write_transaction(
-            list(added), mode="overwrite", schema=schema, commit_properties=properties
-        )
+        actions = [*added, *(_removals(table, kept) if kept else ())]
+        mode = "append" if kept else "overwrite"
+        table.create_write_transaction(actions, mode, schema, commit_properties=properties)
         return int(table.version()) + 1
+
+
+def _removals(table: DeltaTable, kept: Collection[str]) -> Iterator[RemoveAction]:
+    """Yield the removal of each of the table's files that is not kept."""
+    now = int(time.time() * 1000)
+    for file in pa.table(table.get_add_actions()).to_pylist():
+        if file["path"] not in kept:
+            yield RemoveAction(file["path"], True, now, file["size_bytes"], {})
 
 
 @contextmanager
@@ -81,12 +90,12 @@ def moved_files(uri: str, files: Iterable[RowFile]) -> Iterator[list[AddAction]]
     """
     filesystem, root = filesystem_of(uri)
     filesystem.create_dir(root, recursive=True)
-    prefix, now = uuid4().hex, int(time.time() * 1000)
+    now = int(time.time() * 1000)
     names: list[str] = []
     added: list[AddAction] = []
     try:
-        for number, file in enumerate(files):
-            name = f"part-{number:05d}-{prefix}.parquet"
+        for file in files:
+            name = file.path.name
             names.append(f"{root}{name}")
             if isinstance(filesystem, fs.LocalFileSystem):
                 shutil.move(file.path, names[-1])

@@ -1,9 +1,10 @@
 """Parquet files and Delta tables: sources that have column types."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -18,6 +19,7 @@ from millrace.models.data.sources.source import (
     CHUNK_ROWS,
     Chunk,
     Source,
+    SourceFile,
     projection,
     refuse_extension_types,
     slice_batches,
@@ -53,7 +55,7 @@ class ParquetSource(FileSource):
     @cached_property
     def schema(self) -> pa.Schema:
         """Schema of the first file."""
-        return _check_types(_open_parquet(self.files[0]).schema, self.spec, self.spec.source)
+        return _check_types(_open_parquet(self.first).schema, self.spec, self.spec.source)
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""
@@ -67,9 +69,15 @@ class ParquetSource(FileSource):
 
 @dataclass(frozen=True)
 class DeltaSource(Source):
-    """One version of a Delta table: the newest version when the source is opened."""
+    """One version of a Delta table: the newest version when the source is opened.
+
+    Attributes:
+        table: the table.
+        paths: the table's files to read, by their path in its folder; None: all of them.
+    """
 
     table: DeltaTable
+    paths: frozenset[str] | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -79,7 +87,7 @@ class DeltaSource(Source):
     @cached_property
     def _dataset(self) -> ds.Dataset:
         try:
-            return dataset_of(self.table)
+            return dataset_of(self.table, self.paths)
         except DeltaError as error:
             raise InputError(
                 f"the Delta table {self.spec.source} cannot be read",
@@ -92,6 +100,20 @@ class DeltaSource(Source):
         """Read the rows of the table's version."""
         wanted = projection(self.spec, self.schema.names)
         return slice_batches(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
+
+    def found(self) -> tuple[SourceFile, ...]:
+        """Return the table's files, which never change."""
+        actions = pa.table(self.table.get_add_actions()).to_pylist()
+        files = (
+            SourceFile(unquote(each["path"]), each["size_bytes"], each["modification_time"])
+            for each in actions
+        )
+        chosen = (file for file in files if self.paths is None or file.path in self.paths)
+        return tuple(sorted(chosen, key=lambda file: file.path))
+
+    def only(self, files: Sequence[SourceFile]) -> Self:
+        """Return the source of some of the table's files."""
+        return replace(self, paths=frozenset(file.path for file in files))
 
     def describe(self) -> dict[str, Any]:
         """Return the table's URI and version."""

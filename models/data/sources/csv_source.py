@@ -28,7 +28,7 @@ class CsvSource(FileSource):
     @cached_property
     def schema(self) -> pa.Schema:
         """The header of the first file, every column as text."""
-        return pa.schema([(name, pa.string()) for name in _read_header(self.files[0])])
+        return pa.schema([(name, pa.string()) for name in _read_header(self.first)])
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""

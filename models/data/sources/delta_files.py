@@ -1,5 +1,6 @@
 """The Parquet files of a Delta table, for readers other than deltalake."""
 
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Any
 
@@ -10,20 +11,29 @@ from pyarrow import fs
 LOCAL = "file://"
 
 
-def dataset_of(table: DeltaTable) -> ds.Dataset:
+def dataset_of(table: DeltaTable, paths: Collection[str] | None = None) -> ds.Dataset:
     """Return a table as an Arrow dataset; read a local table with Arrow's own file system.
 
     deltalake's file system is written in Python, and Arrow's threads may still have its files open
     when the process ends: one in five processes that only read a table of one row then aborted, and
     their output was lost.
 
+    Args:
+        table: the table.
+        paths: the files to read, by their path in the table's folder; None: all of them.
+
     Raises:
         DeltaError: the table has features that deltalake does not read, such as deletion vectors.
     """
-    if not table.table_uri.startswith(LOCAL):
-        return table.to_pyarrow_dataset()
-    local, root = fs.FileSystem.from_uri(table.table_uri)
-    return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(root, local))
+    local = None
+    if table.table_uri.startswith(LOCAL):
+        filesystem, root = fs.FileSystem.from_uri(table.table_uri)
+        local = fs.SubTreeFileSystem(root, filesystem)
+    whole = table.to_pyarrow_dataset(filesystem=local)
+    if paths is None:
+        return whole
+    chosen = [each for each in whole.get_fragments() if each.path in paths]
+    return ds.FileSystemDataset(chosen, whole.schema, whole.format, whole.filesystem)
 
 
 def file_paths(table: DeltaTable) -> list[str]:

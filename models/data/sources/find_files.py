@@ -1,12 +1,13 @@
 """Finds the files of a source: a path, a glob or a URI, on this machine or in an object store."""
 
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import file_digest
 from pathlib import Path
 from posixpath import dirname
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import unquote
 
 import fsspec
@@ -16,7 +17,7 @@ from pyarrow import fs
 
 from millrace.models.common.errors import InputError, TransientError, missing_file
 from millrace.models.config.dataset_spec import FILE_FORMATS
-from millrace.models.data.sources.source import Source, read_error
+from millrace.models.data.sources.source import Source, SourceFile, read_error
 
 ENDINGS = {name: known.endings for name, known in FILE_FORMATS.items()}
 TEXT_ENDINGS = (
@@ -27,6 +28,8 @@ TEXT_ENDINGS = (
 """File name endings of plain text, one row per file."""
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 FILE = "file://"
+RECENT_NS = 2_000_000_000
+"""A file that was written so recently may be written again without another modification time."""
 _WILDCARD = re.compile(r"[*?[]")
 
 
@@ -68,8 +71,8 @@ class File:
                 hint="run again when the file is fully written",
             )
 
-    def manifest(self) -> dict[str, Any]:
-        """Return path, size and SHA-256.
+    def described(self) -> SourceFile:
+        """Return the file with its SHA-256.
 
         A remote file has its modification time instead of a digest, because a digest would need a
         second download.
@@ -79,13 +82,29 @@ class File:
         """
         self.require_unchanged()
         if not self.local:
-            return {"path": self.path, "size": self.size, "modified_ns": self.modified}
+            return SourceFile(self.path, self.size, self.modified)
+        is_old = self.modified is not None and time.time_ns() - self.modified > RECENT_NS
+        return SourceFile(self.path, self.size, self.modified if is_old else None, self.sha256())
+
+    def sha256(self) -> str:
+        """Return the digest of a local file's content."""
         with Path(self.path).open("rb") as stream:
-            return {
-                "path": self.path,
-                "size": self.size,
-                "sha256": file_digest(stream, "sha256").hexdigest(),
-            }
+            return file_digest(stream, "sha256").hexdigest()
+
+    def manifest(self) -> dict[str, Any]:
+        """Return path, size and SHA-256, or for a remote file path, size and modification time.
+
+        Raises:
+            TransientError: the file has changed since it was found.
+        """
+        return manifest_of(self.described())
+
+
+def manifest_of(file: SourceFile) -> dict[str, Any]:
+    """Return a file as a manifest has it."""
+    if file.sha256 is None:
+        return {"path": file.path, "size": file.size, "modified_ns": file.modified}
+    return {"path": file.path, "size": file.size, "sha256": file.sha256}
 
 
 @dataclass(frozen=True)
@@ -95,14 +114,51 @@ class FileSource(Source):
     Attributes:
         format: name of the format, as in `dataset.format`.
         files: the files, sorted by path.
+        header: the file that says which columns there are; None: the first of the files.
     """
 
     format: ClassVar[str]
     files: tuple[File, ...]
+    header: File | None = field(default=None, kw_only=True)
+
+    @property
+    def first(self) -> File:
+        """The file that says which columns there are."""
+        return self.header or self.files[0]
 
     def describe(self) -> dict[str, Any]:
         """Return the files with sizes and digests."""
         return {"format": self.format, "files": [file.manifest() for file in self.files]}
+
+    def found(self) -> tuple[SourceFile, ...]:
+        """Return the files, without digests."""
+        return tuple(SourceFile(file.path, file.size, file.modified) for file in self.files)
+
+    def only(self, files: Sequence[SourceFile]) -> Self:
+        """Return the source of some of the files; their columns are those of all files."""
+        paths = {file.path for file in files}
+        chosen = tuple(file for file in self.files if file.path in paths)
+        return replace(self, files=chosen, header=self.first)
+
+    def read_files(self) -> tuple[SourceFile, ...]:
+        """Return the files after they were read, with digests.
+
+        Raises:
+            TransientError: a file has changed since it was found.
+        """
+        return tuple(file.described() for file in self.files)
+
+    def is_same(self, old: SourceFile, new: SourceFile) -> bool:
+        """Return whether a file has the content that it had when it was read.
+
+        The same size and time are enough; with another time, the digest decides.
+        """
+        if old.size != new.size:
+            return False
+        if old.modified is not None and old.modified == new.modified:
+            return True
+        file = next(each for each in self.files if each.path == new.path)
+        return file.local and file.sha256() == old.sha256
 
 
 def find_files(source: str, folder: Path) -> tuple[File, ...]:

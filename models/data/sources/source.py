@@ -67,6 +67,24 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class SourceFile:
+    """A file of the source, as an ingestion found it.
+
+    Attributes:
+        path: its path on its file system.
+        size: its size in bytes.
+        modified: when it was last written, nanoseconds since 1970. None if unknown, or so recent
+            that another write could have the same time.
+        sha256: digest of its content; None for a remote file, whose digest would need a download.
+    """
+
+    path: str
+    size: int
+    modified: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class Source(ABC):
     """The base of all sources; the rows are read once and in order.
 
@@ -92,6 +110,26 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the manifest: format and files with sizes and digests, or a table's version."""
+
+    def found(self) -> tuple[SourceFile, ...]:
+        """Return the files that can be read by themselves, in order; none if there are no files."""
+        return ()
+
+    def only(self, files: Sequence[SourceFile]) -> "Source":
+        """Return the source of some of the files of `found`."""
+        raise NotImplementedError(f"{type(self).__name__} has no files")
+
+    def read_files(self) -> tuple[SourceFile, ...]:
+        """Return the files after they were read, with digests.
+
+        Raises:
+            TransientError: a file has changed since it was found.
+        """
+        return self.found()
+
+    def is_same(self, old: SourceFile, new: SourceFile) -> bool:
+        """Return whether a file has the content that it had when it was read."""
+        return old == new
 
 
 def used_columns(spec: DatasetSpec) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -136,7 +137,9 @@ def make_token_table(
     if tokenizer is None:
         tokenizer = _learn_tokenizer(snapshot, shares, model)
     with staging_folder(installation.staging, f"tokens-{snapshot.name}") as staging:
-        with closing(RowFiles(staging, SCHEMA, ["split"], compression="zstd")) as files:
+        with closing(
+            RowFiles(staging, uuid4().hex, SCHEMA, ["split"], compression="zstd")
+        ) as files:
             splits = _write_sequences(
                 snapshot, shares, tokenizer, model.tokenizer.max_tokens, files, on_progress
             )

@@ -24,7 +24,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 
 
 def written(folder: Path, *sizes: int, threads: int = 2) -> tuple[RowFile, ...]:
-    with closing(RowFiles(folder, SCHEMA, ["c"], threads=threads)) as files:
+    with closing(RowFiles(folder, "p", SCHEMA, ["c"], threads=threads)) as files:
         for batch in batches(*sizes):
             files.add(batch)
         return files.finish()

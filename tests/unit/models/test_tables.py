@@ -253,7 +253,7 @@ def test_a_publication_that_fails_leaves_the_table_as_it_was(
     move = shutil.move
 
     def half(source: Path, target: str) -> None:
-        if "00001" in source.name:
+        if "-00001" in source.name:
             raise OSError("disk gone")
         move(source, target)
 
@@ -298,16 +298,16 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
-    read = tables.read_source
+    read = tables.read_changes
 
-    def overtaken(*arguments: Any) -> read_source.Reading:
+    def overtaken(*arguments: Any) -> Any:
         found = read(*arguments)
-        monkeypatch.setattr(tables, "read_source", read)
+        monkeypatch.setattr(tables, "read_changes", read)
         write_csv(tmp_path / "other.csv", 300)
         run("other.csv")
         return found
 
-    monkeypatch.setattr(tables, "read_source", overtaken)
+    monkeypatch.setattr(tables, "read_changes", overtaken)
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()
@@ -317,16 +317,16 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
 def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
     tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = tables.read_source
+    read = tables.read_changes
 
-    def overtaken(*arguments: Any) -> read_source.Reading:
+    def overtaken(*arguments: Any) -> Any:
         found = read(*arguments)
-        monkeypatch.setattr(tables, "read_source", read)
+        monkeypatch.setattr(tables, "read_changes", read)
         write_csv(tmp_path / "other.csv", 300)
         run("other.csv")
         return found
 
-    monkeypatch.setattr(tables, "read_source", overtaken)
+    monkeypatch.setattr(tables, "read_changes", overtaken)
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()

@@ -1,0 +1,99 @@
+"""Where the parts of a dataset's snapshots are stored: one JSON file each in the table's folder.
+
+A snapshot's commit names its parts. The files stay when the rows are gone, so that it stays known
+which files of the source a snapshot was made of. Delta leaves folders that begin with `_` alone.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
+
+from pyarrow import fs
+
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.parts import Part
+from millrace.models.data.schema import TableSchema
+from millrace.models.data.table_commit import filesystem_of
+
+METADATA = "millrace.parts"
+FOLDER = "_parts"
+FORMAT = 1
+"""Part of the fingerprint. Increase it if a code change reads the same files to other rows."""
+
+
+@dataclass(frozen=True)
+class PartList:
+    """What the commit of a snapshot says about its parts.
+
+    Attributes:
+        ids: names of the parts, in the order of the source's files.
+        reading: fingerprint of the settings with which the parts were read.
+        schema: the schema that every row had to fit, before categories were collected.
+    """
+
+    ids: tuple[str, ...]
+    reading: str
+    schema: TableSchema
+
+    def metadata(self) -> dict[str, str]:
+        """Return the custom metadata of the commit."""
+        return {METADATA: json.dumps(asdict(self))}
+
+    @classmethod
+    def of_commit(cls, commit: dict[str, Any]) -> "PartList | None":
+        """Return the list in a commit's custom metadata; None if there is none."""
+        if METADATA not in commit:
+            return None
+        values = json.loads(commit[METADATA])
+        schema = TableSchema.from_json(values["schema"])
+        return cls(tuple(values["ids"]), values["reading"], schema)
+
+
+def reading_of(spec: DatasetSpec) -> str:
+    """Return the fingerprint of the settings that decide how rows are read."""
+    settings = spec.model_dump(mode="json", exclude={"source", "split", "max_quarantine", "mode"})
+    return sha256(json.dumps([FORMAT, settings], sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def stored_parts(uri: str, parts: Iterable[Part]) -> Iterator[None]:
+    """Write parts, which a commit in the block names; remove them again if the block fails.
+
+    Raises:
+        OSError: the table's folder cannot be written.
+    """
+    filesystem, root = filesystem_of(uri)
+    filesystem.create_dir(f"{root}{FOLDER}", recursive=True)
+    paths = []
+    try:
+        for part in parts:
+            paths.append(f"{root}{FOLDER}/{part.id}.json")
+            with filesystem.open_output_stream(paths[-1]) as stream:
+                stream.write(json.dumps(part.as_json()).encode())
+        yield
+    except BaseException:
+        for path in paths:
+            with suppress(OSError):
+                filesystem.delete_file(path)
+        raise
+
+
+def load_parts(uri: str, ids: Iterable[str]) -> tuple[Part, ...] | None:
+    """Return stored parts; None if one of them is missing.
+
+    Raises:
+        OSError: the table's folder cannot be read.
+    """
+    filesystem, root = filesystem_of(uri)
+    paths = [f"{root}{FOLDER}/{name}.json" for name in ids]
+    infos = filesystem.get_file_info(paths) if paths else []
+    if any(info.type != fs.FileType.File for info in infos):
+        return None
+    parts = []
+    for path in paths:
+        with filesystem.open_input_stream(path) as stream:
+            parts.append(Part.from_json(json.loads(stream.read())))
+    return tuple(parts)

@@ -1,0 +1,176 @@
+"""Parts of a snapshot: which files of the source their rows come from, and what is kept or read.
+
+A part is a group of the source's files that were read together, and the files of the table with
+their rows. An ingestion keeps the parts whose files are unchanged, reads new and changed files into
+new parts, and drops the parts of vanished files. What it combines is what a full reading gives.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from itertools import chain
+from typing import Any
+
+from millrace.models.data.column_statistics import ColumnStatistics, merge
+from millrace.models.data.sources.source import SourceFile
+from millrace.models.data.split import Digest
+
+LARGE_BYTES = 32 * 1024 * 1024
+"""Files of the source are read together until they have this size."""
+MOST_SMALL = 32
+"""Most parts that are smaller than `LARGE_BYTES`. More are read again together, so that a table
+that grows by small files does not fall apart into them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that were read together, good and bad.
+
+    Attributes:
+        id: name of the part, which no other part has.
+        sources: the files of the source, in order; none if the source has no files.
+        files: names of the table's files with the rows, in order.
+        digest: digest of the rows.
+        statistics: statistics of the rows, by column.
+        quarantined: number of bad rows.
+        reasons: number of bad rows by reason.
+    """
+
+    id: str
+    sources: tuple[SourceFile, ...]
+    files: tuple[str, ...]
+    digest: Digest
+    statistics: Mapping[str, ColumnStatistics] = field(repr=False)
+    quarantined: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Size of the source's files in bytes."""
+        return sum(source.size for source in self.sources)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {
+            **{name: value for name, value in vars(self).items() if name != "sources"},
+            "sources": [asdict(source) for source in self.sources],
+            "digest": self.digest.hexdigest(),
+            "statistics": {name: each.as_json() for name, each in self.statistics.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Part":
+        """Build from the dictionary that `as_json` gives, after a trip through JSON."""
+        return cls(
+            id=values["id"],
+            sources=tuple(SourceFile(**source) for source in values["sources"]),
+            files=tuple(values["files"]),
+            digest=Digest.from_hex(values["digest"]),
+            statistics={
+                name: ColumnStatistics.from_json(each)
+                for name, each in values["statistics"].items()
+            },
+            quarantined=values["quarantined"],
+            reasons=values["reasons"],
+        )
+
+
+@dataclass(frozen=True)
+class ReadingPlan:
+    """What an ingestion does with the parts of the newest snapshot and the files of the source.
+
+    Attributes:
+        kept: parts whose rows stay.
+        dropped: parts whose rows go.
+        read: groups of files to read, each into a part of its own.
+    """
+
+    kept: tuple[Part, ...]
+    dropped: tuple[Part, ...]
+    read: tuple[tuple[SourceFile, ...], ...]
+
+
+def plan_reading(
+    parts: Sequence[Part],
+    found: Sequence[SourceFile],
+    is_same: Callable[[SourceFile, SourceFile], bool],
+) -> ReadingPlan:
+    """Decide which parts are kept, and which files are read.
+
+    A part is kept if all its files are unchanged: a table's file cannot lose some of its rows.
+
+    Args:
+        parts: parts of the newest snapshot.
+        found: files of the source, in order.
+        is_same: whether a file found is the same as one that was read, which has the same path.
+    """
+    now = {file.path: file for file in found}
+    kept = [
+        part
+        for part in parts
+        if part.sources
+        and all(old.path in now and is_same(old, now[old.path]) for old in part.sources)
+    ]
+    small = [part for part in kept if part.size < LARGE_BYTES]
+    if len(small) > MOST_SMALL:
+        kept = [part for part in kept if part.size >= LARGE_BYTES]
+    ids = {part.id for part in kept}
+    known = {file.path for part in kept for file in part.sources}
+    return ReadingPlan(
+        kept=tuple(kept),
+        dropped=tuple(part for part in parts if part.id not in ids),
+        read=tuple(group_files([file for file in found if file.path not in known])),
+    )
+
+
+def group_files(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ...]]:
+    """Return the files in groups of at least `LARGE_BYTES`, in order; the last may be smaller."""
+    groups: list[tuple[SourceFile, ...]] = []
+    group: list[SourceFile] = []
+    for file in files:
+        group.append(file)
+        if sum(each.size for each in group) >= LARGE_BYTES:
+            groups.append(tuple(group))
+            group = []
+    if group:
+        groups.append(tuple(group))
+    return groups
+
+
+@dataclass(frozen=True)
+class Combined:
+    """What parts are together.
+
+    Attributes:
+        parts: the parts, in the order of the source's files.
+        digest: digest of all rows.
+        statistics: statistics of all rows, by column.
+        quarantined: number of bad rows.
+        reasons: number of bad rows by reason, the most frequent first.
+    """
+
+    parts: tuple[Part, ...]
+    digest: Digest
+    statistics: dict[str, ColumnStatistics]
+    quarantined: int
+    reasons: dict[str, int]
+
+
+def combine(parts: Sequence[Part]) -> Combined:
+    """Return what parts are together, in whatever order they are given."""
+    ordered = sorted(parts, key=lambda part: part.sources[0].path if part.sources else "")
+    digest, reasons = Digest(), Counter[str]()
+    for part in ordered:
+        digest.add(part.digest)
+        reasons.update(part.reasons)
+    statistics: dict[str, ColumnStatistics] = reduce(
+        merge, (part.statistics for part in ordered), {}
+    )
+    quarantined = sum(part.quarantined for part in ordered)
+    return Combined(tuple(ordered), digest, statistics, quarantined, dict(reasons.most_common()))
+
+
+def files_of(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the names of the table's files, in the order of the parts."""
+    return tuple(chain.from_iterable(part.files for part in parts))

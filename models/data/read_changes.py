@@ -1,0 +1,136 @@
+"""Reads what changed in a source since the newest snapshot, and keeps the rows of the rest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.part_store import PartList, load_parts, reading_of
+from millrace.models.data.parts import Part, files_of, group_files, plan_reading
+from millrace.models.data.read_source import Progress, Reading, open_rows, read_part
+from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshots import METADATA, Snapshot
+from millrace.models.data.sources.source import Source, SourceFile
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The rows of a source, read or kept.
+
+    Attributes:
+        schema: the schema that every row had to fit, before categories are collected.
+        kept: parts of the newest snapshot whose rows stay.
+        read: parts that were read, with what was read.
+    """
+
+    schema: TableSchema
+    kept: tuple[Part, ...]
+    read: tuple[tuple[Part, Reading], ...]
+
+
+def read_changes(
+    source: Source,
+    table: DeltaTable | None,
+    stored: Snapshot | None,
+    folder: Path,
+    on_progress: Progress | None = None,
+) -> ReadRows:
+    """Read the new and changed files of a source, or all of it if that is not possible.
+
+    Args:
+        source: the source.
+        table: the dataset's table; None if there is none.
+        stored: the newest snapshot; None if there is none.
+        folder: staging folder for the rows.
+        on_progress: called after each batch with the number of rows read so far.
+
+    Raises:
+        InputError: there are no rows, a column does not fit, or the source cannot be read.
+        TransientError: a source on the network cannot be read to the end, or a file changed while
+            it was read.
+    """
+    count = _Counter(on_progress)
+    known = _known_parts(table, stored.uri, source.spec) if table and stored else None
+    done = _read_new_files(source, known, folder, count) if known else None
+    return done or _read_all(source, stored.schema if stored else None, folder, count)
+
+
+@dataclass
+class _Counter:
+    """Counts rows, and tells the sum after each batch."""
+
+    tell: Progress | None
+    rows: int = 0
+
+    def add(self, rows: int) -> None:
+        self.rows += rows
+        if self.tell:
+            self.tell(self.rows)
+
+
+def _known_parts(
+    table: DeltaTable, uri: str, spec: DatasetSpec
+) -> tuple[PartList, tuple[Part, ...]] | None:
+    """Return the parts of the newest snapshot; None if they cannot be a part of the next one.
+
+    That is so if they were read with other settings, if a manifest is missing, or if the table's
+    files are no longer those of the snapshot.
+    """
+    newest = next((entry for entry in table.history() if METADATA in entry), {})
+    listed = PartList.of_commit(newest)
+    if spec.mode == "full" or listed is None or listed.reading != reading_of(spec):
+        return None
+    parts = load_parts(uri, listed.ids)
+    stored = set(pa.table(table.get_add_actions())["path"].to_pylist())
+    if parts is None or not stored.issuperset(files_of(parts)):
+        return None
+    return listed, parts
+
+
+def _read_new_files(
+    source: Source,
+    known: tuple[PartList, tuple[Part, ...]],
+    folder: Path,
+    count: _Counter,
+) -> ReadRows | None:
+    """Read the new and the changed files; None if all files have to be read.
+
+    The first file says which columns there are and what their types are, so it must be unchanged.
+    """
+    listed, parts = known
+    found = source.found()
+    plan = plan_reading(parts, found, source.is_same)
+    kept = {file.path for part in plan.kept for file in part.sources}
+    if not found or found[0].path not in kept:
+        return None
+    read = [_read_group(source, group, listed.schema, folder, count) for group in plan.read]
+    return ReadRows(listed.schema, plan.kept, tuple(read))
+
+
+def _read_all(
+    source: Source, stored: TableSchema | None, folder: Path, count: _Counter
+) -> ReadRows:
+    """Read the whole source."""
+    schema, rows = open_rows(source, source.spec, stored)
+    groups = group_files(source.found())
+    if len(groups) > 1:
+        del rows
+        read = [_read_group(source, group, schema, folder, count) for group in groups]
+        return ReadRows(schema, (), tuple(read))
+    reading = read_part(rows, schema, source.spec, folder, count.add)
+    return ReadRows(schema, (), ((reading.part(source.read_files()), reading),))
+
+
+def _read_group(
+    source: Source,
+    group: tuple[SourceFile, ...],
+    schema: TableSchema,
+    folder: Path,
+    count: _Counter,
+) -> tuple[Part, Reading]:
+    """Read some files of a source into a part."""
+    some = source.only(group)
+    reading = read_part(some.chunks(), schema, source.spec, folder, count.add)
+    return reading.part(some.read_files()), reading

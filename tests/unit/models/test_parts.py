@@ -1,0 +1,116 @@
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.parts import (
+    LARGE_BYTES,
+    MOST_SMALL,
+    Part,
+    SourceFile,
+    combine,
+    files_of,
+    group_files,
+    plan_reading,
+)
+from millrace.models.data.split import Digest
+
+
+def source(path: str, size: int = 100, modified: int = 1) -> SourceFile:
+    return SourceFile(path, size, modified, "f" * 64)
+
+
+def part(*sources: SourceFile, rows: int = 1, bad: int = 0) -> Part:
+    name = "+".join(each.path for each in sources)
+    return Part(
+        id=name,
+        sources=sources,
+        files=(f"{name}.parquet",),
+        digest=Digest(rows, np.array([rows * 7, rows * 11], dtype=np.uint64)),
+        statistics={"c": ColumnStatistics(rows, 0, None, (("a", rows),))},
+        quarantined=bad,
+        reasons={"c: null": bad} if bad else {},
+    )
+
+
+A, B, C = source("a"), source("b"), source("c")
+
+
+def planned(parts: list[Part], found: list[SourceFile]) -> tuple[list[str], list[str], list[str]]:
+    """Return what is kept, dropped and read, by path."""
+    plan = plan_reading(parts, found, lambda old, new: old == new)
+    read = [file.path for group in plan.read for file in group]
+    return [each.id for each in plan.kept], [each.id for each in plan.dropped], read
+
+
+def test_unchanged_files_are_kept_and_new_ones_read() -> None:
+    assert planned([part(A), part(B)], [A, B, C]) == (["a", "b"], [], ["c"])
+
+
+def test_a_vanished_file_takes_its_rows_with_it() -> None:
+    assert planned([part(A), part(B)], [B]) == (["b"], ["a"], [])
+
+
+def test_a_changed_file_is_read_again() -> None:
+    assert planned([part(A), part(B)], [replace(A, modified=2), B]) == (["b"], ["a"], ["a"])
+
+
+def test_files_that_were_read_together_go_together() -> None:
+    changed = replace(B, size=5)
+    assert planned([part(A, B), part(C)], [A, changed, C]) == (["c"], ["a+b"], ["a", "b"])
+
+
+def test_a_source_without_files_is_always_read() -> None:
+    made = replace(part(A), sources=())
+    assert planned([made], []) == ([], ["a"], [])
+
+
+def test_many_small_parts_are_read_again_together() -> None:
+    small = [source(f"{number:03d}") for number in range(MOST_SMALL + 1)]
+    large = source("x", LARGE_BYTES)
+    kept, dropped, read = planned([*map(part, small), part(large)], [*small, large])
+    assert (kept, len(dropped), len(read)) == (["x"], MOST_SMALL + 1, MOST_SMALL + 1)
+
+
+def test_small_files_are_read_together_and_large_ones_alone() -> None:
+    files = [source("a"), source("b", LARGE_BYTES), source("c", LARGE_BYTES), source("d")]
+    groups = [[file.path for file in group] for group in group_files(files)]
+    assert groups == [["a", "b"], ["c"], ["d"]]
+
+
+def test_parts_together_are_what_all_their_rows_are() -> None:
+    found = combine([part(C, rows=3, bad=2), part(A, rows=1), part(B, rows=2, bad=1)])
+    assert (found.digest.rows, found.digest.sums.tolist()) == (6, [42, 66])
+    assert found.statistics["c"].counts == (("a", 6),)
+    assert (found.quarantined, found.reasons) == (3, {"c: null": 3})
+    assert files_of(found.parts) == ("a.parquet", "b.parquet", "c.parquet")
+
+
+def test_nothing_together_is_nothing() -> None:
+    assert combine([]).digest.rows == 0
+
+
+def test_a_part_survives_json() -> None:
+    made = part(A, B, rows=3, bad=1)
+    again = Part.from_json(json.loads(json.dumps(made.as_json())))
+    assert again.as_json() == made.as_json()
+    assert again.digest.hexdigest() == made.digest.hexdigest()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_any_history_every_file_is_in_one_part(seed: int) -> None:
+    chance, parts, found = random.Random(seed), list[Part](), dict[str, SourceFile]()
+    for step in range(30):
+        for path in chance.sample("abcdefgh", chance.randrange(4)):
+            kind = chance.choice(["put", "put", "remove"])
+            found.pop(path, None)
+            if kind == "put":
+                found[path] = source(path, chance.choice([10, LARGE_BYTES]), step)
+        listed = [found[path] for path in sorted(found)]
+        plan = plan_reading(parts, listed, lambda old, new: old == new)
+        parts = [*plan.kept, *(part(*group) for group in plan.read)]
+        assert sorted(file.path for each in parts for file in each.sources) == sorted(found)
+        assert {file for each in parts for file in each.sources} == set(listed)

@@ -1,0 +1,335 @@
+"""An ingestion that reads only what changed gives what a full reading gives."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest as module
+from millrace.models.data import parts, read_changes, snapshots
+from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.snapshots import Snapshot
+
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("x", pa.float64()), ("c", pa.string()), ("y", pa.string())]
+)
+Rows = list[dict[str, Any]]
+
+
+def make_rows(chance: random.Random, count: int) -> Rows:
+    """Return rows, some of them bad: a null in a column that may not have one."""
+    return [
+        {
+            "id": chance.randrange(10**6),
+            "x": None if chance.random() < 0.05 else chance.uniform(-5, 5),
+            "c": chance.choice("pqrs"),
+            "y": chance.choice(["no", "yes"]),
+        }
+        for _ in range(count)
+    ]
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+    path.write_text("\n".join([",".join(SCHEMA.names), *lines]) + "\n")
+
+
+def write_jsonl(path: Path, rows: Rows) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path: Path, rows: Rows) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
+
+
+WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LARGE_BYTES", 2000)
+    monkeypatch.setattr(parts, "MOST_SMALL", 3)
+
+
+class Home:
+    """A home with one dataset.
+
+    Attributes:
+        folder: folder of the source.
+        mode: `dataset.mode`.
+    """
+
+    def __init__(self, folder: Path, mode: str, source: str) -> None:
+        home = folder.parent / mode
+        self.installation = Installation(home, "", str(home / "tables"))
+        values = {
+            "name": "t",
+            "dataset": {
+                "source": source,
+                "target": "y",
+                "mode": mode,
+                "max_quarantine": 0.9,
+                "columns": {"x": {"type": "float"}, "id": {"type": "int"}},
+            },
+        }
+        self.pipeline = Pipeline.model_validate(values).with_folder(folder)
+        self.rows_read = 0
+
+    def ingest(self) -> Snapshot:
+        self.rows_read = 0
+
+        def tell(rows: int) -> None:
+            self.rows_read = rows
+
+        return module.ingest(self.pipeline, self.installation, tell)
+
+
+def content(snapshot: Snapshot) -> list[str]:
+    rows = [row for batch in snapshots.scan(snapshot) for row in batch.to_pylist()]
+    return sorted(map(repr, rows))
+
+
+def rounded(statistics: ColumnStatistics) -> dict[str, Any]:
+    """Return statistics without the last digits, which depend on the order of the additions."""
+    values = statistics.as_json()
+    for name in ("mean", "squares", "std"):
+        if values["numbers"]:
+            values["numbers"][name] = pytest.approx(values["numbers"][name], rel=1e-9, abs=1e-9)
+    return values
+
+
+def require_same(one: Snapshot, other: Snapshot) -> None:
+    assert (one.digest, one.rows, one.schema) == (other.digest, other.rows, other.schema)
+    assert (one.quarantined, dict(one.reasons)) == (other.quarantined, dict(other.reasons))
+    assert one.source == other.source
+    assert {n: s.as_json() for n, s in one.statistics.items()} == {
+        n: rounded(s) for n, s in other.statistics.items()
+    }
+    assert content(one) == content(other)
+
+
+def change_files(folder: Path, ending: str, chance: random.Random) -> None:
+    """Add, change, remove, rename or touch a few files; at least one stays."""
+    for _ in range(chance.randint(1, 3)):
+        files = sorted(folder.iterdir())
+        kind = chance.choice(["add", "add", "change", "remove", "rename", "touch"])
+        old = chance.choice(files) if files else None
+        new = folder / f"{chance.randrange(1000):03d}.{ending}"
+        if old is None or kind == "add":
+            WRITERS[ending](new, make_rows(chance, chance.choice([1, 5, 80])))
+        elif kind == "change":
+            WRITERS[ending](old, make_rows(chance, chance.choice([1, 5, 80])))
+        elif kind == "remove" and len(files) > 1:
+            old.unlink()
+        elif kind == "rename":
+            old.rename(new)
+        elif kind == "touch":
+            old.touch()
+
+
+def attempt(home: Home) -> Snapshot | str:
+    """Return the snapshot, or why there is none."""
+    try:
+        return home.ingest()
+    except InputError as error:
+        return str(error).replace(str(home.installation.home), "")
+
+
+def run_history(folder: Path, ending: str, seed: int, steps: int = 6) -> None:
+    """Ingest a changing source in two homes, and compare what they have after each step."""
+    chance = random.Random(seed)
+    (folder / "in").mkdir(parents=True)
+    WRITERS[ending](folder / "in" / f"000.{ending}", make_rows(chance, 60))
+    homes = [Home(folder / "in", mode, f"*.{ending}") for mode in ("auto", "full")]
+    for _ in range(steps):
+        one, other = map(attempt, homes)
+        if isinstance(one, Snapshot) and isinstance(other, Snapshot):
+            require_same(one, other)
+        else:  # too few rows are left
+            assert one == other
+        change_files(folder / "in", ending, chance)
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_history_of_files_ends_as_a_full_reading(
+    tmp_path: Path, ending: str, seed: int
+) -> None:
+    run_history(tmp_path, ending, seed)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home whose source has two files of 80 rows, and the snapshot of them."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    chance = random.Random(0)
+    for name in ("a", "b"):
+        write_csv(folder / f"{name}.csv", make_rows(chance, 80))
+    made = Home(folder, "auto", "*.csv")
+    assert made.ingest().created
+    assert made.rows_read == 160
+    return made
+
+
+def test_only_a_new_file_is_read(home: Home) -> None:
+    write_csv(home.pipeline.folder / "c.csv", make_rows(random.Random(1), 7))
+    assert home.ingest().version == 1
+    assert home.rows_read == 7
+
+
+def test_nothing_is_read_if_nothing_changed(home: Home) -> None:
+    assert not home.ingest().created
+    assert home.rows_read == 0
+
+
+def test_a_file_that_was_only_touched_is_not_read(home: Home) -> None:
+    (home.pipeline.folder / "b.csv").touch()
+    assert not home.ingest().created
+    assert home.rows_read == 0
+
+
+def test_the_files_of_kept_rows_stay_and_those_of_others_go(home: Home) -> None:
+    uri = home.installation.table("datasets", "t")
+    before = set(pa.table(DeltaTable(uri).get_add_actions())["path"].to_pylist())
+    write_csv(home.pipeline.folder / "b.csv", make_rows(random.Random(1), 90))
+    home.ingest()
+    after = set(pa.table(DeltaTable(uri).get_add_actions())["path"].to_pylist())
+    assert (len(before & after), len(before - after), len(after - before)) == (1, 1, 1)
+
+
+def test_an_older_snapshot_keeps_its_rows(home: Home) -> None:
+    first = snapshots.open_snapshot(home.installation, "t", 0)
+    kept = content(first)
+    write_csv(home.pipeline.folder / "b.csv", make_rows(random.Random(1), 90))
+    home.ingest()
+    assert content(snapshots.open_snapshot(home.installation, "t", 0)) == kept
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": {"x": {"type": "float", "max": 4.0}, "id": {"type": "int"}}},
+        {"features": ["x"]},
+        {"mode": "full"},
+    ],
+)
+def test_other_settings_read_all(home: Home, change: dict[str, Any]) -> None:
+    dataset = home.pipeline.dataset.model_copy(
+        update=type(home.pipeline.dataset)
+        .model_validate({**home.pipeline.dataset.model_dump(exclude_unset=True), **change})
+        .__dict__
+    )
+    home.pipeline = home.pipeline.model_copy(update={"dataset": dataset}).with_folder(
+        home.pipeline.folder
+    )
+    home.ingest()
+    assert home.rows_read == 160
+
+
+@pytest.mark.parametrize("change", [{"split": {"train": 0.5, "validation": 0.3, "test": 0.2}}])
+def test_other_shares_read_nothing(home: Home, change: dict[str, Any]) -> None:
+    values = {**home.pipeline.dataset.model_dump(exclude_unset=True), **change}
+    pipeline = Pipeline.model_validate({"name": "t", "dataset": values})
+    home.pipeline = pipeline.with_folder(home.pipeline.folder)
+    assert not home.ingest().created
+    assert home.rows_read == 0
+
+
+def test_a_changed_first_file_reads_all(home: Home) -> None:
+    write_csv(home.pipeline.folder / "a.csv", make_rows(random.Random(1), 90))
+    home.ingest()
+    assert home.rows_read == 170
+
+
+def test_a_manifest_that_is_gone_reads_all(home: Home) -> None:
+    for file in Path(home.installation.table("datasets", "t"), "_parts").iterdir():
+        file.unlink()
+    write_csv(home.pipeline.folder / "c.csv", make_rows(random.Random(1), 7))
+    assert home.ingest().rows > 150
+    assert home.rows_read == 167
+
+
+def test_a_table_that_another_program_rewrote_is_read_again(home: Home) -> None:
+    uri = home.installation.table("datasets", "t")
+    DeltaTable(uri).optimize.compact()
+    write_csv(home.pipeline.folder / "c.csv", make_rows(random.Random(1), 7))
+    made = home.ingest()
+    assert home.rows_read == 167
+    assert made.rows == len(content(made))
+
+
+def test_rows_of_another_program_are_not_kept(home: Home) -> None:
+    uri = home.installation.table("datasets", "t")
+    table = DeltaTable(uri)
+    write_deltalake(uri, table.to_pyarrow_table().slice(0, 3), mode="append")
+    write_csv(home.pipeline.folder / "c.csv", make_rows(random.Random(1), 7))
+    made = home.ingest()
+    assert home.rows_read == 7
+    assert made.rows == len(content(made))
+
+
+def test_a_new_file_with_too_many_categories_is_refused(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "c": f"c{n}"} for n, row in enumerate(make_rows(random.Random(1), 1100))]
+    write_csv(home.pipeline.folder / "c.csv", rows)
+    with pytest.raises(InputError, match="more than 1000 different values"):
+        home.ingest()
+    assert snapshots.open_snapshot(home.installation, "t").version == 0
+
+
+def test_new_bad_rows_are_added_to_the_quarantine_once(home: Home) -> None:
+    bad = [{**row, "x": None} for row in make_rows(random.Random(1), 5)]
+    write_csv(home.pipeline.folder / "c.csv", [*bad, *make_rows(random.Random(2), 50)])
+    first = home.ingest()
+    write_csv(home.pipeline.folder / "d.csv", make_rows(random.Random(3), 1))
+    second = home.ingest()
+    table = DeltaTable(home.installation.table("quarantine", "t")).to_pyarrow_table()
+    assert second.quarantined == first.quarantined + len(table) - first.quarantined
+    assert len(set(table["ingest"].to_pylist())) == 3
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home.pipeline.folder / "c.csv"
+    write_csv(path, make_rows(random.Random(1), 7))
+    read = read_changes.read_part
+
+    def read_and_change(*arguments: Any) -> Any:
+        found = read(*arguments)
+        write_csv(path, make_rows(random.Random(2), 9))
+        return found
+
+    monkeypatch.setattr(read_changes, "read_part", read_and_change)
+    with pytest.raises(Exception, match="changed while it was read"):
+        home.ingest()
+    assert snapshots.open_snapshot(home.installation, "t").version == 0
+
+
+def test_only_new_files_of_a_delta_table_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    chance, uri = random.Random(0), str(folder / "rows")
+    write_deltalake(uri, pa.Table.from_pylist(make_rows(chance, 80), SCHEMA), partition_by=["c"])
+    home = Home(folder, "auto", "rows")
+    assert home.ingest().rows > 50
+    write_deltalake(uri, pa.Table.from_pylist(make_rows(chance, 30), SCHEMA), mode="append")
+    made = home.ingest()
+    full = Home(folder, "full", "rows").ingest()
+    assert (made.digest, made.rows) == (full.digest, full.rows)
+    assert home.rows_read in (30, 110)  # all of it, if a new file comes first by its name
