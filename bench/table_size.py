@@ -78,9 +78,9 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             yield from (each for each in whole_run(folder, tools) if each.name in wanted)
 
 
-def write_table(file: Path, count: int) -> None:
+def write_table(file: Path, count: int, seed: int = 0) -> None:
     """Write a Parquet file of float64 columns with three decimals and a target of two classes."""
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     fields = [(f"x{number}", pa.float64()) for number in range(COLUMNS)]
     with pq.ParquetWriter(file, pa.schema([*fields, ("y", pa.int64())])) as writer:
         for start in range(0, count, PART):
