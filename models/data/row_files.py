@@ -45,7 +45,7 @@ class RowFile:
 
 
 class RowFiles:
-    """Takes rows in batches and writes them to files; a context manager.
+    """Takes rows in batches and writes them to files; `close` ends its threads.
 
     Args:
         folder: the staging folder.

@@ -282,9 +282,7 @@ def test_rows_of_another_program_are_not_kept(home: Home) -> None:
     assert made.rows == len(content(made))
 
 
-def test_a_new_file_with_too_many_categories_is_refused(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_file_with_too_many_categories_is_refused(home: Home) -> None:
     rows = [{**row, "c": f"c{n}"} for n, row in enumerate(make_rows(random.Random(1), 1100))]
     write_csv(home.pipeline.folder / "c.csv", rows)
     with pytest.raises(InputError, match="more than 1000 different values"):
@@ -299,7 +297,7 @@ def test_new_bad_rows_are_added_to_the_quarantine_once(home: Home) -> None:
     write_csv(home.pipeline.folder / "d.csv", make_rows(random.Random(3), 1))
     second = home.ingest()
     table = DeltaTable(home.installation.table("quarantine", "t")).to_pyarrow_table()
-    assert second.quarantined == first.quarantined + len(table) - first.quarantined
+    assert first.quarantined <= second.quarantined == len(table)
     assert len(set(table["ingest"].to_pylist())) == 3
 
 
