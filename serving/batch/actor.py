@@ -16,10 +16,10 @@ from ray.data.checkpoint import CheckpointConfig
 
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_logs
+from millrace.models.data.folder import Folder
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import ModelFiles, with_local_files
 from millrace.serving.batch.commit import Partition
-from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.reader import RemainingPiece, RemainingRows
 from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Answers, Job
 from millrace.serving.batch.job_state import JobState

@@ -27,7 +27,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.serving.batch.folder import Folder
+from millrace.models.data.folder import Folder
 from millrace.serving.batch.job import DEAD
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 

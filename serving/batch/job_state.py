@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from millrace.models.data.folder import Folder
+from millrace.models.data.lease import is_held
 from millrace.serving.batch.commit import Partition
-from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job import DEAD, ROW
-from millrace.serving.batch.lease import is_held
 
 JOBS = "_jobs"
 RECORD = "job.json"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
+from millrace.models.data.lease import hold_lease, is_held
 from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
 from millrace.serving.batch.cluster.model_files import put_model_files
 from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
@@ -25,7 +26,6 @@ from millrace.serving.batch.job_state import (
     open_job_state,
     remove_leftovers,
 )
-from millrace.serving.batch.lease import hold_lease, is_held
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, WHOLE, BatchReport
 from millrace.serving.batch.monitoring.progress_counter import OnWork, Watch
 from millrace.serving.batch.monitoring.throughput import Work

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation, is_this_machine
-from millrace.serving.batch.folder import Folder
+from millrace.models.data.folder import Folder
 from millrace.serving.batch.job_state import JOBS
 
 LOCAL = ("", "file")

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from millrace.models.common.errors import InputError
+from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.delta_files import dataset_of
 from millrace.serving.batch.commit import JOB
-from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.find_input import Input
 from millrace.serving.batch.job import FILE_ROWS, ROW
 from millrace.serving.batch.monitoring.batch_report import PREFIX, WHOLE

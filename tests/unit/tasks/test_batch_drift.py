@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.data.column_statistics import statistics_of
+from millrace.models.data.folder import Folder
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.data.snapshots import Snapshot
-from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.row_lineage import LINEAGE
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.tasks.batch.drift_reference import PREDICTION, bins_of

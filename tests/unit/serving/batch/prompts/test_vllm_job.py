@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.data.folder import Folder
 from millrace.models.data.sources.source import Chunk
-from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.prompts.vllm_engines import ends_of, engine_arguments_of

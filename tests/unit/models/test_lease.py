@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common.errors import TransientError
-from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.lease import EXPIRY_SECONDS, hold_lease, hold_with_heartbeat, is_held
+from millrace.models.data.folder import Folder
+from millrace.models.data.lease import EXPIRY_SECONDS, hold_lease, hold_with_heartbeat, is_held
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_a_job_that_failed_may_run_again(folder: Folder) -> None:
 def test_the_lease_of_a_killed_process_is_gone_at_once(folder: Folder) -> None:
     program = f"""
         import time
-        from millrace.serving.batch.folder import Folder
-        from millrace.serving.batch.lease import hold_lease
+        from millrace.models.data.folder import Folder
+        from millrace.models.data.lease import hold_lease
         with hold_lease(Folder({folder.uri!r}), "a"):
             print("held", flush=True)
             time.sleep(600)

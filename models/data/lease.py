@@ -11,7 +11,7 @@ from threading import Event, Thread
 from uuid import uuid4
 
 from millrace.models.common.errors import TransientError
-from millrace.serving.batch.folder import Folder
+from millrace.models.data.folder import Folder
 
 HEARTBEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
