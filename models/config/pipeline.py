@@ -16,6 +16,7 @@ from millrace.models.config.export_spec import ExportSpec
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.model_kind import find_misfits, with_default_variants
 from millrace.models.config.model_uri import model_of
+from millrace.models.config.retention_spec import RetentionSpec
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import PromotionSpec, ServingSpec
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
@@ -53,6 +54,9 @@ class Pipeline(Spec):
     )
     batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
     schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When flows run.")
+    retention: RetentionSpec = Field(
+        default_factory=RetentionSpec, description="What `millrace clean` removes."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +69,16 @@ class Pipeline(Spec):
         parts = {name: getattr(self, name) for name in names}
         if found := next(find_misfits(self.model.family, parts), None):
             raise ValueError(found)
+        return self
+
+    @model_validator(mode="after")
+    def _require_missed_dates(self) -> Self:
+        kept = self.retention.predictions
+        if kept is not None and kept <= self.batch.catch_up:
+            raise ValueError(
+                f"retention.predictions: {kept} days; the scheduled run scores the missed dates of "
+                f"the last {self.batch.catch_up} days again (batch.catch_up), so keep more days"
+            )
         return self
 
     @model_validator(mode="after")

@@ -149,9 +149,13 @@ class ColumnStatistics:
 
 
 def statistics_of(batch: pa.RecordBatch, schema: TableSchema) -> dict[str, ColumnStatistics]:
-    """Return the statistics of rows that passed the checks, by column."""
+    """Return the statistics of rows that passed the checks, by column.
+
+    Of keys only nulls are counted: the commits of a table keep its statistics for ever.
+    """
+    keys = set(schema.key) - set(schema.features)
     return {
-        column.name: _column_statistics(batch.column(column.name), column)
+        column.name: _column_statistics(batch.column(column.name), column, column.name in keys)
         for column in schema.columns
     }
 
@@ -165,13 +169,13 @@ def merge(
     return {name: left.get(name, empty).merged(right.get(name, empty)) for name in names}
 
 
-def _column_statistics(array: pa.Array, column: Column) -> ColumnStatistics:
+def _column_statistics(array: pa.Array, column: Column, is_key: bool) -> ColumnStatistics:
     rows = len(array)
     if column.type in ("category", "bool"):
         pairs = pc.value_counts(array.drop_null())
         counts = zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)
         return ColumnStatistics(rows, array.null_count, counts=tuple(sorted(counts)))
-    if not column.numeric:
+    if not column.numeric or is_key:
         return ColumnStatistics(rows, array.null_count)
     flat = array.flatten() if column.type == "vector" else array
     values = flat.drop_null() if flat.null_count else flat

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +85,12 @@ class Folder:
         if self.exists():
             filesystem, path = self.location
             filesystem.delete_dir(path)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; do nothing if it does not exist."""
+        filesystem, path = self.location
+        with suppress(FileNotFoundError):
+            filesystem.delete_file(f"{path}/{name}")
 
     def _list(self, kind: pa.fs.FileType) -> list[pa.fs.FileInfo]:
         filesystem, path = self.location

@@ -24,7 +24,7 @@ from millrace.models.data.parts import Part
 from millrace.models.data.quarantine import Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
-from millrace.models.data.schema import TableSchema
+from millrace.models.data.schema import KEY, TableSchema
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
     Chunk,
@@ -169,7 +169,10 @@ def read_part(
         TransientError: a source on the network cannot be read to the end.
     """
     reading, threads = Reading(schema, Quarantine(folder)), os.cpu_count() or 1
-    rows = RowFiles(folder, reading.id, schema.stored, schema.names_of("category"))
+    rows = RowFiles(
+        *(folder, reading.id, schema.stored, schema.names_of("category")),
+        private=(KEY, *schema.key),
+    )
     try:
         with closing(rows):
             check_next = partial(check_chunk, schema, reading.quarantine)

@@ -4,27 +4,24 @@ Files are written by threads, in the order of the rows, so that the same rows al
 files.
 """
 
-import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.models.common.errors import WorkError
+from millrace.models.data.file_statistics import statistics_of
 
 FILE_BYTES = 64 * 1024 * 1024
 """Size of a file's rows in memory; compressed the file is smaller."""
 ROW_GROUP_ROWS = 16_384
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Largest row group, before compression. Readers read a whole row group."""
-MAX_TEXT = 64
-"""Longest text, in characters, that is kept as the end of a column's values."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class RowFiles:
         schema: schema of the rows.
         repeating: columns whose values repeat, for dictionary encoding. Numbers and keys hardly
             repeat, and dictionary encoding makes writing them take 4 times as long.
+        private: columns whose values no statistics name.
         compression: snappy, or zstd, which is smaller and slower.
         threads: number of threads that write files; by default the number of cores.
     """
@@ -64,11 +62,12 @@ class RowFiles:
         schema: pa.Schema,
         repeating: Sequence[str],
         *,
+        private: Sequence[str] = (),
         compression: str = "snappy",
         threads: int | None = None,
     ) -> None:
         self._folder, self._name, self._schema = folder, name, schema
-        self._compression = compression
+        self._compression, self._private = compression, private
         self._repeating, self._threads = list(repeating), threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="row-files")
         self._waiting: list[pa.RecordBatch] = []
@@ -130,38 +129,9 @@ class RowFiles:
                 hint="free space on the disk of the home folder, or move MILLRACE_HOME to another "
                 "disk",
             ) from error
-        return RowFile(path, len(table), path.stat().st_size, statistics_of_file(path))
-
-
-def statistics_of_file(path: Path) -> str:
-    """Return the statistics of a Parquet file in Delta's JSON: rows, nulls, and both ends."""
-    metadata = pq.read_metadata(path)
-    found: dict[str, list[Any]] = {}
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            column = metadata.row_group(group).column(place)
-            if "." not in column.path_in_schema:  # Delta has no statistics of lists
-                found.setdefault(column.path_in_schema, []).append(column.statistics)
-    complete = {name: each for name, each in found.items() if all(each)}
-    nulls = {name: sum(s.null_count for s in each) for name, each in complete.items()}
-    ends = dict(_ends(complete))
-    return json.dumps(
-        {
-            "numRecords": metadata.num_rows,
-            "minValues": {name: low for name, (low, _) in ends.items()},
-            "maxValues": {name: high for name, (_, high) in ends.items()},
-            "nullCount": nulls,
-        }
-    )
-
-
-def _ends(by_column: dict[str, list[Any]]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield the name, the smallest and the largest value of each column that has them."""
-    for name, groups in by_column.items():
-        known = [each for each in groups if each.has_min_max]
-        if not known or not all(each.has_min_max or each.num_values == 0 for each in groups):
-            continue
-        low, high = min(each.min for each in known), max(each.max for each in known)
-        is_number = isinstance(low, int | float) and not isinstance(low, bool)
-        if is_number or (isinstance(low, str) and max(len(low), len(high)) <= MAX_TEXT):
-            yield name, (low, high)
+        return RowFile(
+            path,
+            len(table),
+            path.stat().st_size,
+            statistics_of(pq.read_metadata(path), self._private),
+        )

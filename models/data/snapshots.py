@@ -6,7 +6,7 @@ appear together with the rows in one atomic step. The table keeps its log for ev
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.folder import Folder
 from millrace.models.data.schema import BUCKET, TableSchema
 from millrace.models.data.sources.arrow_source import scan_batches
 from millrace.models.data.sources.delta_files import dataset_of
@@ -28,6 +29,8 @@ from millrace.models.data.split import split_bounds
 METADATA = "millrace.snapshot"
 DATASETS = "datasets"
 QUARANTINE = "quarantine"
+RETENTION, REMOVED = "_retention", "removed.json"
+"""Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
 SAMPLED_GROUPS = 32
 
 
@@ -47,6 +50,7 @@ class Snapshot:
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
         created: whether the ingestion that returned this snapshot also created it.
+        removed: when its rows were removed, ISO 8601; empty while they are there.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Snapshot:
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     created: bool = False
+    removed: str = ""
 
     @property
     def classes(self) -> Mapping[Any, int]:
@@ -96,7 +101,8 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
             seen=uri,
             valid=", ".join(map(str, sorted(commits))),
         )
-    return _read_snapshot(name, uri, chosen, commits[chosen])
+    snapshot = _read_snapshot(name, uri, chosen, commits[chosen])
+    return replace(snapshot, removed=read_removed(uri).get(chosen, ""))
 
 
 def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
@@ -107,9 +113,27 @@ def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the custom metadata of the commit that makes the snapshot."""
-    left_out = ("name", "uri", "version", "created")
+    left_out = ("name", "uri", "version", "created", "removed")
     values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
     return {METADATA: json.dumps(values)}
+
+
+def list_versions(table: DeltaTable) -> tuple[int, ...]:
+    """Return the versions of an open table that are snapshots, the oldest first."""
+    return tuple(sorted(_read_commits(table)))
+
+
+def read_removed(uri: str) -> dict[int, str]:
+    """Return the snapshots whose rows were removed: version, and when, ISO 8601."""
+    found = Folder(f"{uri}/{RETENTION}").read_json(REMOVED) or {}
+    return {int(version): at for version, at in found.items()}
+
+
+def write_removed(uri: str, removed: Mapping[int, str]) -> None:
+    """Record snapshots whose rows are about to be removed, beside those recorded earlier."""
+    found = {**read_removed(uri), **removed}
+    values = {str(version): found[version] for version in sorted(found)}
+    Folder(f"{uri}/{RETENTION}").write_json(REMOVED, values)
 
 
 def scan(
@@ -182,6 +206,13 @@ def count_rows(
 
 
 def _dataset(snapshot: Snapshot) -> ds.Dataset:
+    if snapshot.removed:
+        raise InputError(
+            f"the rows of snapshot {snapshot.version} of the dataset {snapshot.name!r} are gone",
+            seen=f"removed on {snapshot.removed[:10]} by its retention",
+            valid="a snapshot that `retention.snapshots` keeps",
+            hint="run the pipeline again with `millrace run`, which trains on a new snapshot",
+        )
     return dataset_of(DeltaTable(snapshot.uri, version=snapshot.version))
 
 

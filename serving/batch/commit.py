@@ -10,7 +10,6 @@ predictions. A job counts as committed as soon as its predictions are committed.
 between the two commits, the next run publishes the dead letters.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,9 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.data.file_statistics import statistics_of
 from millrace.models.data.folder import Folder
+from millrace.models.data.schema import KEY
 from millrace.serving.batch.job import DEAD
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
@@ -94,6 +95,14 @@ class Partition:
         if self.folder.exists() and not self._was_committed():
             self.folder.remove()
 
+    def delete_uncommitted(self, committed: Iterable[pa.fs.FileInfo]) -> None:
+        """Delete the files of this run that its commit has left out, such as replaced ones."""
+        filesystem, _ = self.location
+        names = {file.path for file in committed}
+        for file in self.files():
+            if file.path not in names:
+                filesystem.delete_file(file.path)
+
     def active_files(self) -> frozenset[str]:
         """Return URIs of the partition's current files; none before the first commit."""
         opened = self._open()
@@ -158,7 +167,7 @@ class Partition:
                 partition_values={self.column: self.value},
                 modification_time=now,
                 data_change=True,
-                stats=json.dumps({"numRecords": _count_rows(filesystem, file)}),
+                stats=_statistics(filesystem, file),
             )
             for file in (self.files() if files is None else files)
         ]
@@ -292,8 +301,16 @@ def _as_text(commit: Mapping[str, object]) -> dict[str, str]:
 
 
 def _count_rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
+    return int(_read_metadata(filesystem, file).num_rows)
+
+
+def _statistics(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> str:
+    return statistics_of(_read_metadata(filesystem, file), private=(KEY,))
+
+
+def _read_metadata(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> pq.FileMetaData:
     with filesystem.open_input_file(file.path) as opened:
-        return int(pq.ParquetFile(opened).metadata.num_rows)
+        return pq.ParquetFile(opened).metadata
 
 
 def _column_types(schema: deltalake.Schema) -> dict[str, str]:

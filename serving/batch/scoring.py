@@ -220,6 +220,7 @@ def _run(
     write_lineage(target.table, partition.job, batch_input, counts)
     state.folder.subfolder(UNPUBLISHED).write_table("dead.parquet", dead)
     version = partition.commit(job.output, report.metadata(), replaces, to_commit)
+    partition.delete_uncommitted(to_commit)
     _finish(state, target, fingerprint, partition.job)
     return replace(report, table_version=version, seconds=time.perf_counter() - started)
 

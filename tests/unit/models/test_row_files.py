@@ -10,7 +10,8 @@ import pytest
 
 from millrace.models.common.errors import WorkError
 from millrace.models.data import row_files as module
-from millrace.models.data.row_files import RowFile, RowFiles, statistics_of_file
+from millrace.models.data.file_statistics import statistics_of
+from millrace.models.data.row_files import RowFile, RowFiles
 
 SCHEMA = pa.schema([("n", pa.int64()), ("c", pa.string())])
 
@@ -81,7 +82,7 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "r.parquet", row_group_size=2)
-    found = json.loads(statistics_of_file(tmp_path / "r.parquet"))
+    found = json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet")))
     assert found == {
         "numRecords": 3,
         "minValues": {"n": 1, "x": -2.0, "c": "a"},
@@ -93,5 +94,12 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
 def test_statistics_of_many_rows_cover_every_row_group(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=1000)
     pq.write_table(pa.table({"x": values}), tmp_path / "r.parquet", row_group_size=64)
-    found = json.loads(statistics_of_file(tmp_path / "r.parquet"))
+    found = json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet")))
     assert (found["minValues"]["x"], found["maxValues"]["x"]) == (values.min(), values.max())
+
+
+def test_statistics_name_no_private_values(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["secret-1"], "x": [1.5]}), tmp_path / "r.parquet")
+    metadata = pq.read_metadata(tmp_path / "r.parquet")
+    assert "secret" in statistics_of(metadata)
+    assert "secret" not in statistics_of(metadata, ["id"])

@@ -296,3 +296,19 @@ def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:
     pq.write_table(rows, f"{folder}/0.parquet", filesystem=filesystem)
     partition.commit(rows.schema, {})
     assert seen(table) == {MONDAY: [1, 2]}
+
+
+def test_files_say_between_which_values_their_rows_are(table: str) -> None:
+    commit(table, MONDAY, "a", [3, 1])
+    (action,) = pa.table(deltalake.DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
+    assert (action["min.x"], action["max.x"], action["num_records"]) == (1, 3, 2)
+
+
+def test_a_job_deletes_the_files_that_its_commit_left_out(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    schema = write(partition, [1], [2], [2])
+    first, second, again = partition.files()
+    partition.commit(schema, {}, files=[first, second])
+    partition.delete_uncommitted([first, second])
+    assert not Path(again.path).exists()
+    assert seen(table) == {MONDAY: [1, 2]}

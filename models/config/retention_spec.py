@@ -1,0 +1,38 @@
+"""The part `retention`: what `millrace clean` removes, and when."""
+
+from pydantic import Field
+
+from millrace.models.config import Spec
+
+
+class RetentionSpec(Spec):
+    """How much of the past is kept; null keeps all.
+
+    What an alias, a release or a running job needs is kept in any case.
+    """
+
+    versions: int | None = Field(
+        None,
+        ge=1,
+        description="Number of the newest registered versions to keep, with the files of their "
+        "runs.",
+    )
+    snapshots: int | None = Field(
+        None,
+        ge=1,
+        description="Number of the newest snapshots whose rows are kept, beside those that a "
+        "registered version was trained on. What a snapshot was made of stays known.",
+    )
+    artifacts: int | None = Field(
+        None,
+        ge=1,
+        description="Days to keep the files of MLflow runs that no registered version needs. "
+        "Parameters, metrics and tags stay.",
+    )
+    predictions: int | None = Field(
+        None, ge=1, description="Days to keep the partitions of predictions and dead letters."
+    )
+    logs: int | None = Field(30, ge=1, description="Days to keep log files that no service writes.")
+    staging: int | None = Field(
+        1, ge=1, description="Days to keep what a killed command left unfinished."
+    )

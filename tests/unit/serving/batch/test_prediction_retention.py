@@ -1,0 +1,73 @@
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from millrace.serving.batch.commit import Partition, committed_dates
+from millrace.serving.batch.prediction_retention import (
+    SUPERSEDED,
+    drop_partitions,
+    find_old_partitions,
+    remove_replaced_files,
+)
+
+SCHEMA = pa.schema([("x", pa.int64())])
+NOW = datetime.now(UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "predictions")
+
+
+def commit(table: str, day: str, job: str, values: list[int]) -> Partition:
+    partition = Partition(table, "date", day, job)
+    partition.folder.write_table("0.parquet", pa.table({"x": values}, SCHEMA))
+    partition.commit(SCHEMA, {})
+    return partition
+
+
+def read(table: str) -> list[int]:
+    rows = deltalake.DeltaTable(table).to_pyarrow_table()
+    return sorted(rows["x"].to_pylist())
+
+
+def test_partitions_before_a_date_are_dropped(table: str) -> None:
+    commit(table, "2026-01-05", "a", [1])
+    commit(table, "2026-02-05", "b", [2])
+    commit(table, "2026-02-06", "c", [3])
+    assert find_old_partitions(table, date(2026, 2, 6)) == ("2026-01-05", "2026-02-05")
+    drop_partitions(table, date(2026, 2, 6))
+    assert read(table) == [3]
+    assert committed_dates(table) == {"2026-02-06"}
+
+
+def test_a_table_that_does_not_exist_has_nothing_old(table: str) -> None:
+    assert find_old_partitions(table, date(2026, 2, 6)) == ()
+    assert remove_replaced_files(table, NOW, LATER, dry_run=False).files == 0
+
+
+def test_a_replaced_file_stays_for_readers_of_the_earlier_version(table: str) -> None:
+    old = commit(table, "2026-01-05", "a", [1])
+    commit(table, "2026-01-05", "b", [2])
+    assert remove_replaced_files(table, NOW, LATER, dry_run=False).files == 0
+    assert old.files()
+    after = NOW + SUPERSEDED + timedelta(hours=1)
+    assert remove_replaced_files(table, after, LATER, dry_run=True).files == 1
+    assert old.files()
+    assert remove_replaced_files(table, after, LATER, dry_run=False).files == 1
+    assert not old.files()
+    assert read(table) == [2]
+
+
+def test_the_files_of_a_running_job_stay(table: str) -> None:
+    commit(table, "2026-01-05", "a", [1])
+    running = Partition(table, "date", "2026-01-06", "b")
+    running.folder.write_table("0.parquet", pa.table({"x": [2]}, SCHEMA))
+    yesterday = NOW - timedelta(days=1)
+    assert remove_replaced_files(table, NOW, yesterday, dry_run=False).files == 0
+    assert remove_replaced_files(table, NOW, LATER, dry_run=False).files == 1
+    assert not running.files()
