@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,8 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
-from millrace.models.data.snapshots import Snapshot, open_snapshot
+from millrace.models.data.snapshot_use import hold_snapshot
+from millrace.models.data.snapshots import DATASETS, Snapshot, open_snapshot
 from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
@@ -35,7 +36,14 @@ from millrace.serving.release.release_state import DesiredVersion
 from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
-from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_reported
+from millrace.tasks.batch.batch_run import (
+    DATE,
+    EXPERIMENT,
+    FINGERPRINT,
+    VERSION,
+    BatchRun,
+    is_reported,
+)
 from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, Event, report_drift
 from millrace.tasks.kinds.steps import KindSteps, steps_of
@@ -201,7 +209,8 @@ def _tracked(
     """Score the input, and report the job in an MLflow run."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
-        _run_of(pipeline, installation, target.date, fingerprint, reporter) as run,
+        _held(found, installation.table(DATASETS, pipeline.name)),
+        _run_of(pipeline, installation, target.date, fingerprint, reporter, job.version) as run,
         progress.bar("score", rows, "rows") as bar,
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
@@ -234,9 +243,17 @@ def _report_late(
     reporter: RunReporter,
 ) -> None:
     """Report a job whose process died after its commit and before its report."""
-    with _run_of(pipeline, installation, report.date, report.fingerprint, reporter) as run:
+    of_report = (report.date, report.fingerprint, reporter, report.model_version)
+    with _run_of(pipeline, installation, *of_report) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
         _report_drift(run, pipeline, job, report, reporter)
+
+
+def _held(found: Input, dataset: str) -> AbstractContextManager[None]:
+    """Keep the rows of the input while they are scored, if it is a snapshot of the dataset."""
+    if found.from_table and found.source == dataset:
+        return hold_snapshot(dataset, found.manifest["version"])
+    return nullcontext()
 
 
 @contextmanager
@@ -246,10 +263,11 @@ def _run_of(
     date: str,
     fingerprint: str,
     reporter: RunReporter,
+    version: int,
 ) -> Iterator[TrackedRun]:
-    """Open the MLflow run of a job."""
+    """Open the MLflow run of a job; while it is open, retention keeps the version."""
     own = {"millrace.model": pipeline.name, FINGERPRINT: fingerprint, DATE: date}
-    tags = {**reporter.tags, **own}
+    tags = {**reporter.tags, **own, VERSION: str(version)}
     name = f"{pipeline.name}{EXPERIMENT}"
     with tracked_run(installation, name, tags, system_metrics=False) as run:
         run.rename(f"{pipeline.name} {date}")
@@ -307,7 +325,7 @@ def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None
 
 
 def _dataset_table(pipeline: Pipeline, installation: Installation) -> str:
-    table = installation.table("datasets", pipeline.name)
+    table = installation.table(DATASETS, pipeline.name)
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(
             "there is nothing to score",

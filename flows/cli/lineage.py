@@ -4,15 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
+from millrace.models.registry.version_retention import KEPT_TAGS, StoredRuns
 from millrace.serving.batch.input.row_lineage import Origin, find_origins
 from millrace.serving.release.ledger import ledger_of
-
-TAGS = ("certificate", "candidate", "dataset", "dataset_digest", "digest")
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,15 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
     try:
         check_reachable(installation.tracking_uri)
         found = registry_of(installation).version(model, number)
+    except InputError as error:
+        stored = StoredRuns(installation.tracking_uri, installation.artifacts)
+        removed = stored.find_removed(model, number)
+        if removed is not None:
+            return {**removed, "removed": "the version was removed by its retention"}
+        return {"model": model, "version": number, "unknown": error.what}
     except MillraceError as error:  # the rest of the lineage is still useful
         return {"model": model, "version": number, "unknown": error.what}
-    tags = {name: found.tags.get(f"millrace.{name}") for name in TAGS}
+    tags = {name: found.tags.get(f"millrace.{name}") for name in KEPT_TAGS}
     known = {name: value for name, value in tags.items() if value is not None}
     return {"model": model, "version": number, "run_id": found.run_id, **known}
 
@@ -84,6 +89,10 @@ def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]
     if not number.isdigit():
         return {}
     try:
-        return open_snapshot(installation, name, int(number)).source
+        snapshot = open_snapshot(installation, name, int(number))
     except MillraceError as error:
         return {"unknown": error.what}
+    if not snapshot.removed:
+        return snapshot.source
+    gone = f"the rows were removed on {snapshot.removed[:10]} by the dataset's retention"
+    return {**snapshot.source, "removed": gone}

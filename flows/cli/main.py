@@ -33,6 +33,7 @@ COMMANDS = {
     "up": "service_commands:up",
     "down": "service_commands:down",
     "status": "service_commands:status",
+    "clean": "clean:clean",
     "backup": "backup:backup",
     "restore": "backup:restore",
 }

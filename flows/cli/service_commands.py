@@ -38,15 +38,18 @@ def status(as_json: AsJson = False) -> None:
     from millrace.flows.cli import show
     from millrace.flows.services import control
     from millrace.serving.release import live
+    from millrace.tasks.retention.disk_use import measure_disk
 
     chosen = settings.load()
     with console.reserve_stdout():
         found = control.status(chosen, live_versions=live.live_versions)
         served = live.served_models(chosen.installation(), found.live_versions)
+        disk = measure_disk(chosen.installation())
     if as_json:
-        console.print_json({**console.to_json_value(found), "served": served})
+        console.print_json({**console.to_json_value(found), "served": served, "disk": disk})
         return
     show.show_status(found)
     for line in show.describe_status(found):
         console.print_hint(line, label="note")
     show.show_served(served)
+    show.show_disk(disk)

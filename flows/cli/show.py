@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import decimal
+
 from millrace.flows.console import print_hint, print_piece, print_table
 from millrace.models.registry.mlflow_pages import REGISTRY, page, version_page
 
@@ -179,6 +181,15 @@ def show_served(served: "Sequence[Served]") -> None:
         print_table("served", ("model", "live", "replicas", "since (UTC)", "note"), rows)
 
 
+def show_disk(disk: "Mapping[str, int]") -> None:
+    """Print what each kind of files takes on the disk, the largest first."""
+    ranked = sorted(disk.items(), key=lambda each: -each[1])
+    rows = [(kind, decimal(size)) for kind, size in ranked]
+    if rows:
+        rows.append(("all", decimal(sum(disk.values()))))
+        print_table("disk", ("of", "size"), rows, numbers=1)
+
+
 def show_history(model: str, releases: "Sequence[Release]") -> None:
     """Print the releases of a model, the newest first."""
     rows = [
@@ -326,6 +337,8 @@ def _lineage_rows(found: "Lineage") -> Iterator[Row]:
         yield "model", _join(found.version)
     for file in found.data.get("files", [found.data] if found.data else []):
         yield "learnt from", _join(file)
+    if "removed" in found.data:
+        yield "training rows", found.data["removed"]
     if not found.releases:
         yield "release", "none: this home has not released the version"
     for event in found.releases:

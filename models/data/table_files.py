@@ -6,13 +6,17 @@ it. What is under a folder that begins with `_` is no data file.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
 from millrace.models.data.table_commit import filesystem_of
+
+SUPERSEDED = timedelta(days=7)
+"""How long files stay that a commit replaced, for readers of the earlier version; as in Delta's own
+vacuum."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,38 @@ def find_removable(
         if path not in kept
         and (path in dropped or (left_before is not None and file.changed < left_before))
     ]
+
+
+def remove_replaced_files(
+    uri: str, now: datetime, left_before: datetime | None, *, dry_run: bool
+) -> Removed:
+    """Delete files that no commit of the last `SUPERSEDED` names.
+
+    Args:
+        uri: URI of the table.
+        now: the time.
+        left_before: a file that is younger stays, because a running job may be about to commit it;
+            None: no file is removed.
+        dry_run: whether only to count.
+
+    Raises:
+        OSError: the table's folder cannot be written.
+    """
+    if left_before is None or not DeltaTable.is_deltatable(uri):
+        return Removed()
+    present = list_data_files(uri)  # before the log, or a file of a new commit would seem unnamed
+    kept = named_files(uri, _recent_versions(uri, now - SUPERSEDED))
+    return delete_files(uri, find_removable(present, kept, (), left_before), dry_run=dry_run)
+
+
+def _recent_versions(uri: str, since: datetime) -> list[int]:
+    """Return the versions that were the newest at some time since."""
+    recent: list[int] = []
+    for commit in DeltaTable(uri).history():  # the newest first
+        recent.append(commit["version"])
+        if commit["timestamp"] < since.timestamp() * 1000:
+            break
+    return recent
 
 
 def _list(filesystem: fs.FileSystem, root: str) -> dict[str, DataFile]:

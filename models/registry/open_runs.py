@@ -123,3 +123,20 @@ def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = json.load(held)
         yield found
+
+
+def find_open_runs(folder: Path) -> dict[str, float]:
+    """Return the ids of the open runs of living processes, and when each run began.
+
+    Args:
+        folder: `Installation.run`, the folder of the notes.
+
+    Returns:
+        Times in seconds since 1970, by run id.
+    """
+    found: dict[str, float] = {}
+    for file in (folder / FOLDER).glob("*.json"):
+        with suppress(OSError), lock_left_note(file) as left:
+            if left is None:
+                found[file.stem] = file.stat().st_mtime
+    return found

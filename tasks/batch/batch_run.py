@@ -31,6 +31,7 @@ LAST_RUNS = 30
 LIVE_SECONDS = 10.0
 DESCRIPTION = "mlflow.note.content"
 FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
+VERSION = "millrace.model_version"
 """Tags that together identify a job."""
 APPROVED = "millrace.approved"
 """Tag: whether the version was the approved one, which Triton serves or would serve."""
@@ -95,7 +96,7 @@ class BatchRun:
         self.run.set_tags(
             {
                 FINGERPRINT: report.fingerprint,
-                "millrace.model_version": report.model_version,
+                VERSION: report.model_version,
                 "millrace.model_digest": report.model_digest,
                 "millrace.table": report.table,
                 "millrace.table_version": report.table_version,

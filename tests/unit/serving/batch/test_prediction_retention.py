@@ -5,12 +5,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from millrace.models.data.table_files import SUPERSEDED, remove_replaced_files
 from millrace.serving.batch.commit import Partition, committed_dates
 from millrace.serving.batch.prediction_retention import (
-    SUPERSEDED,
     drop_partitions,
     find_old_partitions,
-    remove_replaced_files,
 )
 
 SCHEMA = pa.schema([("x", pa.int64())])

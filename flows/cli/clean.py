@@ -1,0 +1,79 @@
+"""`millrace clean`: removes what the retention of pipeline files no longer keeps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.filesize import decimal
+
+from millrace.flows import console, run_state
+from millrace.flows.cli.command_setup import AsJson, prepare, report
+from millrace.models.common.errors import InputError
+
+if TYPE_CHECKING:
+    from millrace.tasks.retention.cleaned import Cleaned
+
+
+def clean(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILES", help="Pipeline files; those of the home if left out."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old versions, snapshots, predictions, logs and leftovers, as `retention` says."""
+    from millrace.models.config.pipeline_file import load_pipeline
+
+    pipelines = [load_pipeline(file) for file in files or ()]
+    chosen = prepare()
+    installation = chosen.installation()
+    pipelines = pipelines or [load_pipeline(file) for file in installation.pipeline_files]
+    if not pipelines:
+        raise InputError(
+            "there is no pipeline file whose retention says what to remove",
+            seen=f"MILLRACE_PIPELINES={','.join(installation.pipelines)}",
+            valid="at least one pipeline file",
+            hint="name it: millrace clean FILE",
+        )
+    from millrace.tasks.retention.clean import clean as remove
+
+    used = run_state.service_logs(installation.run)
+    with console.reserve_stdout():
+        found = []
+        for each in remove(pipelines, installation, used, dry_run=dry_run):
+            if each.skipped:
+                console.log.warning("%s of %s: %s", each.kind, each.model, each.skipped)
+            found.append(each)
+    if as_json:
+        console.print_json({"dry_run": dry_run, "cleaned": found})
+        return
+    _show(found, dry_run=dry_run)
+
+
+def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:
+    rows = [
+        (each.model or "home", each.kind, _shorten(each.removed), _shorten_kept(each), _size(each))
+        for each in found
+        if each.removed or each.kept or each.files
+    ]
+    title = "would be removed" if dry_run else "removed"
+    console.print_table("retention", ("of", "kind", title, "kept", "disk"), rows)
+    if dry_run:
+        report("nothing was removed; leave out --dry-run to remove it")
+
+
+def _size(each: "Cleaned") -> str:
+    return f"{decimal(each.size)} in {each.files:,} files" if each.files else ""
+
+
+def _shorten(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _shorten_kept(each: "Cleaned") -> str:
+    return _shorten([f"{name} ({why})" for name, why in each.kept.items()])

@@ -1,0 +1,1 @@
+"""What `millrace clean` removes, by kind, and why the rest stays."""
