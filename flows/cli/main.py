@@ -34,6 +34,7 @@ COMMANDS = {
     "down": "service_commands:down",
     "status": "service_commands:status",
     "clean": "clean:clean",
+    "forget": "forget:forget",
     "backup": "backup:backup",
     "restore": "backup:restore",
 }

@@ -22,6 +22,7 @@ from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
 from millrace.models.data.read_source import Progress, require_few_categories
 from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,
     QUARANTINE,
@@ -58,6 +59,17 @@ def ingest(
         installation.table(DATASETS, pipeline.name),
         installation.table(QUARANTINE, pipeline.name),
     )
+    with hold_ingestion(uri):
+        return _ingest(pipeline, installation, uri, bad_uri, on_progress)
+
+
+def _ingest(
+    pipeline: Pipeline,
+    installation: Installation,
+    uri: str,
+    bad_uri: str,
+    on_progress: Progress | None,
+) -> Snapshot:
     table = _open(uri)
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
     source = open_source(pipeline.dataset, pipeline.folder)

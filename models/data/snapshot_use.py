@@ -1,4 +1,4 @@
-"""Which snapshots running jobs read, so that nobody removes their rows meanwhile.
+"""Which jobs read or write a dataset's table, so that nobody removes their rows meanwhile.
 
 A job holds a lease in the table's folder `_readers`, which ends with the job's process.
 """
@@ -11,6 +11,7 @@ from millrace.models.data.folder import Folder
 from millrace.models.data.lease import hold_lease, is_held
 
 READERS = "_readers"
+INGESTION = "ingestion"
 
 
 @contextmanager
@@ -21,7 +22,30 @@ def hold_snapshot(uri: str, version: int) -> Iterator[None]:
         uri: URI of the dataset's table.
         version: the snapshot's version.
     """
-    folder, name = Folder(f"{uri}/{READERS}"), f"{version}-{uuid4().hex[:8]}"
+    with _hold(uri, str(version)):
+        yield
+
+
+@contextmanager
+def hold_ingestion(uri: str) -> Iterator[None]:
+    """Say that an ingestion into a table is running, while the block runs."""
+    with _hold(uri, INGESTION):
+        yield
+
+
+def find_held_versions(uri: str) -> frozenset[int]:
+    """Return the versions of a dataset's table that running jobs read."""
+    return frozenset(int(what) for what in _find_held(uri) if what != INGESTION)
+
+
+def is_ingesting(uri: str) -> bool:
+    """Return whether an ingestion into a table is running."""
+    return INGESTION in _find_held(uri)
+
+
+@contextmanager
+def _hold(uri: str, what: str) -> Iterator[None]:
+    folder, name = Folder(f"{uri}/{READERS}"), f"{what}-{uuid4().hex[:8]}"
     try:
         with hold_lease(folder, name):
             yield
@@ -29,12 +53,11 @@ def hold_snapshot(uri: str, version: int) -> Iterator[None]:
         folder.delete(f"{name}.lease")
 
 
-def find_held_versions(uri: str) -> frozenset[int]:
-    """Return the versions of a dataset's table that running jobs read."""
+def _find_held(uri: str) -> set[str]:
     folder = Folder(f"{uri}/{READERS}")
     names = {
         file.base_name.rpartition(".")[0]
         for ending in (".lock", ".lease")
         for file in folder.files(ending)
     }
-    return frozenset(int(name.partition("-")[0]) for name in names if is_held(folder, name))
+    return {name.partition("-")[0] for name in names if is_held(folder, name)}

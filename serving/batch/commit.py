@@ -37,6 +37,9 @@ PARTITION, FILES = "millrace.partition", "millrace.files"
 """Keys in the metadata of every commit: the partition's value, and the number of files that the
 commit wrote (0 if no row was scored).
 """
+PRIVATE = (KEY, "row")
+"""Columns whose values the statistics of files do not name: the log of a table stays for ever, also
+when their rows were erased."""
 _ATTEMPTS = 20
 
 
@@ -305,7 +308,7 @@ def _count_rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
 
 
 def _statistics(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> str:
-    return statistics_of(_read_metadata(filesystem, file), private=(KEY,))
+    return statistics_of(_read_metadata(filesystem, file), private=PRIVATE)
 
 
 def _read_metadata(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> pq.FileMetaData:
