@@ -30,17 +30,20 @@ def test_each_pipeline_has_its_own_training_and_scoring(tmp_path: Path) -> None:
         _pipeline(tmp_path, "wine", "schedule: {train: null, score: 5 1 * * *, timezone: CET}\n"),
     )
     specs = {spec.name: spec for spec in plan_deployments(files, DEFAULT_DEPLOYMENTS)}
-    assert set(specs) == {"train-digits", "train-wine", "release", "score-digits", "score-wine"}
+    each = {"train-digits", "train-wine", "score-digits", "score-wine"}
+    assert set(specs) == each | {"release", "clean"}
     assert specs["train-digits"].entrypoint == "millrace.flows.train_model.train_model"
     assert specs["train-digits"].parameters == {"pipeline_file": str(files[0])}
     assert specs["train-digits"].cron == "0 3 * * 1"
     assert specs["train-wine"].cron is None
     assert (specs["score-wine"].cron, specs["score-wine"].timezone) == ("5 1 * * *", "CET")
     assert (specs["release"].cron, specs["release"].limit) == (None, 1)
+    assert specs["clean"].cron == "0 5 * * 0"
 
 
-def test_without_a_pipeline_only_a_release_can_be_asked_for() -> None:
-    assert [spec.name for spec in plan_deployments((), DEFAULT_DEPLOYMENTS)] == ["release"]
+def test_without_a_pipeline_there_are_the_deployments_of_the_home() -> None:
+    names = [spec.name for spec in plan_deployments((), DEFAULT_DEPLOYMENTS)]
+    assert names == ["release", "clean"]
 
 
 def test_two_pipelines_cannot_share_a_name(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_on_a_shared_server_each_home_has_deployments_of_its_own(tmp_path: Path)
     specs = plan_deployments((), DEFAULT_DEPLOYMENTS)
     api = "http://prefect:4200/api"
     homes = [_home(tmp_path / id, id, prefect_api_url=api) for id in ("a1", "b2")]
-    (here,), (there,) = (assign_to_home(specs, home) for home in homes)
+    (here, _), (there, _) = (assign_to_home(specs, home) for home in homes)
     assert (here.name, there.name) == ("release-a1", "release-b2")
     assert here.tags == ("millrace", "release", "home:a1")
     assert is_of_another_home(there.tags, "a1")
@@ -96,6 +99,6 @@ def test_on_a_shared_server_each_home_has_deployments_of_its_own(tmp_path: Path)
 
 def test_on_the_embedded_server_names_stay_and_what_names_no_home_is_ours(tmp_path: Path) -> None:
     specs = plan_deployments((), DEFAULT_DEPLOYMENTS)
-    (release,) = assign_to_home(specs, _home(tmp_path / "home", "a1"))
+    release, _ = assign_to_home(specs, _home(tmp_path / "home", "a1"))
     assert release.name == "release"
     assert not is_of_another_home(("millrace", "release"), "a1")

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from millrace.models.common.errors import WorkError
 from millrace.models.data import row_files as module
 from millrace.models.data.file_statistics import statistics_of
 from millrace.models.data.row_files import RowFile, RowFiles
+from millrace.models.data.table_commit import commit_files
 
 SCHEMA = pa.schema([("n", pa.int64()), ("c", pa.string())])
 
@@ -85,8 +88,8 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
     found = json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet")))
     assert found == {
         "numRecords": 3,
-        "minValues": {"n": 1, "x": -2.0, "c": "a"},
-        "maxValues": {"n": 3, "x": 9.25, "c": "b"},
+        "minValues": {"n": 1, "x": -2.0, "c": "a", "long": "a", "yes": False},
+        "maxValues": {"n": 3, "x": 9.25, "c": "b", "long": "z" * 64 + "\U0010ffff", "yes": True},
         "nullCount": {"n": 1, "x": 0, "c": 1, "long": 0, "none": 3, "yes": 1},
     }
 
@@ -99,7 +102,40 @@ def test_statistics_of_many_rows_cover_every_row_group(tmp_path: Path) -> None:
 
 
 def test_statistics_name_no_private_values(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["secret-1"], "x": [1.5]}), tmp_path / "r.parquet")
+    pq.write_table(pa.table({"id": ["secret-1"], "n": [4711], "x": [1.5]}), tmp_path / "r.parquet")
     metadata = pq.read_metadata(tmp_path / "r.parquet")
     assert "secret" in statistics_of(metadata)
-    assert "secret" not in statistics_of(metadata, ["id"])
+    found = statistics_of(metadata, ["id", "n"])
+    assert "secret" not in found
+    assert "4711" not in found
+    assert json.loads(found)["minValues"] == {"id": "", "n": -(2**63), "x": 1.5}
+
+
+def test_a_column_without_ends_leaves_the_number_of_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"b": [b"bytes"], "x": [1.5]}), tmp_path / "r.parquet")
+    assert json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet"))) == {"numRecords": 1}
+
+
+@pytest.mark.parametrize("private", [(), ("key", "n", "long", "yes")])
+def test_a_reader_finds_the_rows_by_every_column(tmp_path: Path, private: tuple[str, ...]) -> None:
+    columns = {
+        "key": ["a", "ü", "z" * 90],
+        "n": [1, None, -3],
+        "long": ["y" * 70, "y" * 100, None],
+        "yes": [True, None, False],
+        "none": pa.nulls(3, pa.float64()),
+        "v": pa.array([[1.0], [2.0], [3.0]], pa.list_(pa.float32())),
+    }
+    table = pa.table(columns)
+    with closing(RowFiles(tmp_path, "p", table.schema, [], private=private)) as files:
+        files.add(table.to_batches()[0])
+        made = files.finish()
+    uri = str(tmp_path / "table")
+    commit_files(uri, None, made, table.schema, {})
+    rows = DeltaTable(uri).to_pyarrow_dataset()
+    for name in ("key", "n", "long", "yes"):
+        for value in columns[name]:
+            if value is not None:
+                found = rows.to_table(filter=ds.field(name) == value)
+                assert value in found[name].to_pylist(), (name, value)
+    assert rows.to_table(filter=ds.field("none").is_null()).num_rows == 3
