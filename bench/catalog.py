@@ -20,6 +20,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "compression": ("D1", "D2", "D3"),
     "training": ("P5",),
     "overhead": ("P10",),
+    "startup": ("P15C", "P15W", "P15S", "P15N", "P15U", "P15A", "P15K", "P15H", "P17"),
     "table_size": ("P12I", "P12", "P12E"),
     "table_growth": ("P14", "P14N"),
     "promotion": ("R1", "R2", "R3", "R4"),
