@@ -21,6 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training": ("P5",),
     "overhead": ("P10",),
     "table_size": ("P12I", "P12", "P12E"),
+    "table_scale": ("P13",),
     "table_growth": ("P14",),
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),

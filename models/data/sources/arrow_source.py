@@ -1,11 +1,14 @@
 """Parquet files and Delta tables: sources that have column types."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -13,7 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.data.sources.delta_files import dataset_of, local_folder
 from millrace.models.data.sources.find_files import File, FileSource
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
@@ -25,6 +28,8 @@ from millrace.models.data.sources.source import (
     slice_batches,
 )
 
+PIECE_BYTES = 256 * 1024 * 1024
+"""A file of at least twice this size is read in pieces of about this size."""
 DOCUMENTS = 1024
 """Rows per batch if rows are documents, because each may have many pages."""
 
@@ -48,9 +53,14 @@ def scan_batches(
 
 @dataclass(frozen=True)
 class ParquetSource(FileSource):
-    """Parquet files. Schemas may differ by file; columns are cast to the table's types later."""
+    """Parquet files. Schemas may differ by file; columns are cast to the table's types later.
+
+    Attributes:
+        row_groups: the row groups to read, if the source is a part of one file; None: all of them.
+    """
 
     format = "parquet"
+    row_groups: range | None = field(default=None, kw_only=True)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -61,10 +71,23 @@ class ParquetSource(FileSource):
         """Read the rows of all files."""
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
-            dataset = _open_parquet(file)
+            dataset = _open_parquet(file, self.row_groups)
             names = _check_types(dataset.schema, self.spec, file.path).names
             present = [name for name in wanted if name in names]
             yield from slice_batches(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
+
+    def cut(self) -> Sequence["ParquetSource"]:
+        """Return a large file in pieces of whole row groups, each of about `PIECE_BYTES`."""
+        if len(self.files) != 1 or self.files[0].size < 2 * PIECE_BYTES:
+            return (self,)
+        [fragment] = _open_parquet(self.files[0]).get_fragments()
+        sizes = [group.total_byte_size for group in fragment.row_groups]
+        share = sum(sizes) / (self.files[0].size // PIECE_BYTES)
+        places = [int(end // share) for end in np.cumsum(sizes) - sizes]
+        ends = [*(n for n in range(1, len(sizes)) if places[n] != places[n - 1]), len(sizes)]
+        return tuple(
+            replace(self, row_groups=range(start, end)) for start, end in pairwise([0, *ends])
+        )
 
 
 @dataclass(frozen=True)
@@ -115,6 +138,15 @@ class DeltaSource(Source):
         """Return the source of some of the table's files."""
         return replace(self, paths=frozenset(file.path for file in files))
 
+    def local_files(self) -> tuple[Path, ...]:
+        """Return the table's folder if it is on this machine."""
+        return tuple(map(Path, local_folder(self.table)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by address: a table of deltalake cannot be pickled."""
+        address = self.table.table_uri, self.table.version()
+        return _reopen_delta, (self.spec, *address, self.paths)
+
     def describe(self) -> dict[str, Any]:
         """Return the table's URI and version."""
         uri, version = self.table.table_uri, self.table.version()
@@ -138,13 +170,23 @@ def open_delta(spec: DatasetSpec, uri: str) -> DeltaSource:
         ) from error
 
 
+def _reopen_delta(
+    spec: DatasetSpec, uri: str, version: int, paths: frozenset[str] | None
+) -> DeltaSource:
+    return DeltaSource(spec, DeltaTable(uri, version=version), paths)
+
+
 def _rows_of(spec: DatasetSpec) -> int:
     return DOCUMENTS if spec.continued else CHUNK_ROWS
 
 
-def _open_parquet(file: File) -> ds.Dataset:
+def _open_parquet(file: File, row_groups: range | None = None) -> ds.Dataset:
     try:
-        return ds.dataset(file.path, filesystem=file.filesystem, format="parquet")
+        whole = ds.dataset(file.path, filesystem=file.filesystem, format="parquet")
+        if row_groups is None:
+            return whole
+        chosen = [each.subset(row_group_ids=[*row_groups]) for each in whole.get_fragments()]
+        return ds.FileSystemDataset(chosen, whole.schema, whole.format, whole.filesystem)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
             f"{file.path} is not a Parquet file",

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,17 @@ class Source(ABC):
     def only(self, files: Sequence[SourceFile]) -> "Source":
         """Return the source of some of the files of `found`."""
         raise NotImplementedError(f"{type(self).__name__} has no files")
+
+    def cut(self) -> Sequence["Source"]:
+        """Return this source in pieces that can be read apart; their rows are its rows, in order.
+
+        Where it is cut depends on the files alone.
+        """
+        return (self,)
+
+    def local_files(self) -> tuple[Path, ...]:
+        """Return the files and folders on this machine that are read; none if it is elsewhere."""
+        return ()
 
     def read_files(self) -> tuple[SourceFile, ...]:
         """Return the files after they were read, with digests.
