@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connect_to_ray
-from millrace.models.data.part_tasks import Task, run_here
+from millrace.models.data.part_tasks import LocalTasks, Task
 from millrace.models.data.read_source import Progress, ReadPart
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class ClusterTasks:
             TransientError: the cluster cannot be reached, or a task's nodes died too often.
         """
         if len(tasks) < 2:
-            return run_here(tasks, on_rows)
+            return LocalTasks.within(self.installation.ingest_memory)(tasks, on_rows)
         with connect_to_ray(self.installation.ray_address, processes=0):
             with _proof_in(self.installation) as proof:
                 first = tasks[0]

@@ -17,7 +17,7 @@ from millrace.models.common.installation import EMBEDDED, Installation, has_jobs
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.part_store import PartList, reading_of, stored_parts
-from millrace.models.data.part_tasks import TaskRunner, run_here
+from millrace.models.data.part_tasks import LocalTasks, TaskRunner
 from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
@@ -67,7 +67,7 @@ def ingest(
     kind_of_family(family).check_dataset(spec, family)
     with staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder:
         run_tasks = task_runner_of(installation)
-        done = read_changes(source, table, stored, folder, on_progress, run_tasks)
+        done = read_changes(source, table, stored, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
         snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)
@@ -125,7 +125,7 @@ def task_runner_of(installation: Installation) -> TaskRunner:
     """
     address = installation.ray_address
     if address == EMBEDDED or has_jobs_api(address):
-        return run_here
+        return LocalTasks.within(installation.ingest_memory)
     from millrace.models.data.cluster_tasks import ClusterTasks  # imports Ray
 
     return ClusterTasks(installation)

@@ -4,14 +4,21 @@ A source is cut into the same parts whoever runs the tasks, so that rows, digest
 the same, to the last bit. A task can be pickled, and running it again makes other files.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from millrace.models.common.hardware import memory_bytes
 from millrace.models.data.read_source import Progress, ReadPart, read_part
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.sources.source import Source, SourceFile
+from millrace.models.data.sources.source import Chunk, Source, SourceFile
+
+READER_BYTES = 192 * 1024 * 1024
+"""What the rows take that are read and not yet checked, and that wait for a file to be written."""
+THREAD_BYTES = 192 * 1024 * 1024
+"""What the rows take that two threads check and write: a chunk with its copies, and a file."""
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -30,12 +37,12 @@ class Task(Protocol[T_co]):
         """The staging folder."""
         ...
 
-    def run(self, on_rows: Progress, threads: int | None = None) -> T_co:
+    def run(self, on_rows: Progress, threads: int) -> T_co:
         """Do the work.
 
         Args:
             on_rows: called with the number of rows that were read since the last call.
-            threads: number of threads; by default the number of cores.
+            threads: number of threads that check, and of those that write.
         """
         ...
 
@@ -57,16 +64,19 @@ class ReadTask:
         schema: the schema that every row must fit.
         folder: staging folder for the rows.
         is_whole: whether the source is whole files, whose digests are taken as well.
+        opened: the rows if they are open already, so that the task cannot be pickled; None: the
+            task opens them.
     """
 
     source: Source
     schema: TableSchema
     folder: Path
     is_whole: bool = True
+    opened: Iterator[Chunk] | None = None
 
-    def run(self, on_rows: Progress, threads: int | None = None) -> ReadPart:
+    def run(self, on_rows: Progress, threads: int) -> ReadPart:
         """Read the rows."""
-        chunks, spec = self.source.chunks(), self.source.spec
+        chunks, spec = self.opened or self.source.chunks(), self.source.spec
         read = read_part(chunks, self.schema, spec, self.folder, on_rows, threads)
         return read.of_files(self.source.read_files()) if self.is_whole else read
 
@@ -83,14 +93,35 @@ class DescribeTask:
     source: Source
     folder: Path
 
-    def run(self, on_rows: Progress, threads: int | None = None) -> tuple[SourceFile, ...]:
+    def run(self, on_rows: Progress, threads: int) -> tuple[SourceFile, ...]:
         """Return the files with their digests."""
         return self.source.read_files()
 
 
-def run_here(tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
-    """Run tasks one after the other in this process; each of them uses all cores."""
-    return [task.run(on_rows) for task in tasks]
+@dataclass(frozen=True)
+class LocalTasks:
+    """Runs tasks one after the other in this process, each of them with several threads.
+
+    Attributes:
+        threads: number of threads.
+    """
+
+    threads: int
+
+    @classmethod
+    def within(cls, memory: int | None) -> "LocalTasks":
+        """Return tasks with as many threads as there are cores and as fit into memory.
+
+        Args:
+            memory: bytes that the rows may take; None: a quarter of what this process may use.
+        """
+        rows = memory_bytes() // 4 if memory is None else memory
+        fitting = (rows - READER_BYTES) // THREAD_BYTES
+        return cls(max(1, min(os.cpu_count() or 1, fitting)))
+
+    def __call__(self, tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
+        """Run tasks; `on_rows` is called after each batch."""
+        return [task.run(on_rows, self.threads) for task in tasks]
 
 
 def read_groups(

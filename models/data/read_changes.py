@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.part_store import PartList, load_parts, reading_of
-from millrace.models.data.part_tasks import TaskRunner, read_groups, run_here
+from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, files_of, group_files, plan_reading
-from millrace.models.data.read_source import Progress, ReadPart, open_rows, read_part
+from millrace.models.data.read_source import Progress, ReadPart, open_rows
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import METADATA, Snapshot
 from millrace.models.data.sources.source import Source, SourceFile
@@ -42,8 +42,8 @@ def read_changes(
     table: DeltaTable | None,
     stored: Snapshot | None,
     folder: Path,
+    run_tasks: TaskRunner,
     on_progress: Progress | None = None,
-    run_tasks: TaskRunner = run_here,
 ) -> ReadRows:
     """Read the new and changed files of a source, or all of it if that is not possible.
 
@@ -52,8 +52,8 @@ def read_changes(
         table: the dataset's table; None if there is none.
         stored: the newest snapshot; None if there is none.
         folder: staging folder for the rows.
+        run_tasks: runs the tasks that read the rows.
         on_progress: called after each batch with the number of rows read so far.
-        run_tasks: runs the tasks that read files.
 
     Raises:
         InputError: there are no rows, a column does not fit, or the source cannot be read.
@@ -136,5 +136,5 @@ def _read_all(source: Source, stored: TableSchema | None, way: _Way) -> ReadRows
     if len(groups) > 1 or len(source.cut()) > 1:
         del rows
         return ReadRows(schema, (), way.read(source, groups, schema))
-    read = read_part(rows, schema, source.spec, way.folder, way.on_rows)
-    return ReadRows(schema, (), (read.of_files(source.read_files()),))
+    task = ReadTask(source, schema, way.folder, opened=rows)
+    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)))

@@ -4,7 +4,6 @@ Threads check and write the next rows while the last ones are counted, in order.
 statistics and the digest are the same with any number of threads.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -173,7 +172,7 @@ def read_part(
     spec: DatasetSpec,
     folder: Path,
     on_rows: Progress,
-    threads: int | None = None,
+    threads: int,
 ) -> ReadPart:
     """Read rows into a part: good rows into files, bad rows into quarantine, and counts.
 
@@ -183,14 +182,13 @@ def read_part(
         spec: the pipeline file's `dataset` part.
         folder: staging folder for the rows.
         on_rows: called after each batch with its number of rows.
-        threads: number of threads that check, and of those that write; by default the number of
-            cores.
+        threads: number of threads that check, and of those that write.
 
     Raises:
         InputError: a column has too many categories, or the source cannot be read.
         TransientError: a source on the network cannot be read to the end.
     """
-    reading, threads = Reading(schema, Quarantine(folder)), threads or os.cpu_count() or 1
+    reading = Reading(schema, Quarantine(folder))
     categories = schema.names_of("category")
     rows = RowFiles(folder, reading.id, schema.stored, categories, threads=threads)
     try:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -19,6 +20,7 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources.delta_files import dataset_of, local_folder
 from millrace.models.data.sources.find_files import File, FileSource
 from millrace.models.data.sources.source import (
+    CHUNK_BYTES,
     CHUNK_ROWS,
     Chunk,
     Source,
@@ -30,6 +32,8 @@ from millrace.models.data.sources.source import (
 
 PIECE_BYTES = 256 * 1024 * 1024
 """A file of at least twice this size is read in pieces of about this size."""
+BUFFER_BYTES = 1024 * 1024
+"""Bytes of a column that are read at a time from a file on this machine."""
 DOCUMENTS = 1024
 """Rows per batch if rows are documents, because each may have many pages."""
 
@@ -65,29 +69,33 @@ class ParquetSource(FileSource):
     @cached_property
     def schema(self) -> pa.Schema:
         """Schema of the first file."""
-        return _check_types(_open_parquet(self.first).schema, self.spec, self.spec.source)
+        with _open_parquet(self.first) as reader:
+            return _check_types(reader.schema_arrow, self.spec, self.spec.source)
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
-            dataset = _open_parquet(file, self.row_groups)
-            names = _check_types(dataset.schema, self.spec, file.path).names
-            present = [name for name in wanted if name in names]
-            yield from slice_batches(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
+            with _open_parquet(file) as reader:
+                names = _check_types(reader.schema_arrow, self.spec, file.path).names
+                present = [name for name in wanted if name in names]
+                rows = min(_rows_of(self.spec), fitting_rows(reader.metadata))
+                groups = (
+                    range(reader.num_row_groups) if self.row_groups is None else self.row_groups
+                )
+                yield from slice_batches(reader.iter_batches(rows, [*groups], present))
 
     def cut(self) -> Sequence["ParquetSource"]:
         """Return a large file in pieces of whole row groups, each of about `PIECE_BYTES`."""
         if len(self.files) != 1 or self.files[0].size < 2 * PIECE_BYTES:
             return (self,)
-        [fragment] = _open_parquet(self.files[0]).get_fragments()
-        sizes = [group.total_byte_size for group in fragment.row_groups]
+        with _open_parquet(self.files[0]) as reader:
+            groups = range(reader.num_row_groups)
+            sizes = [reader.metadata.row_group(number).total_byte_size for number in groups]
         share = sum(sizes) / (self.files[0].size // PIECE_BYTES)
-        places = [int(end // share) for end in np.cumsum(sizes) - sizes]
-        ends = [*(n for n in range(1, len(sizes)) if places[n] != places[n - 1]), len(sizes)]
-        return tuple(
-            replace(self, row_groups=range(start, end)) for start, end in pairwise([0, *ends])
-        )
+        places = [int(start // share) for start in np.cumsum(sizes) - sizes]
+        ends = [*(n for n in groups[1:] if places[n] != places[n - 1]), len(sizes)]
+        return tuple(replace(self, row_groups=range(*ends)) for ends in pairwise([0, *ends]))
 
 
 @dataclass(frozen=True)
@@ -180,19 +188,24 @@ def _rows_of(spec: DatasetSpec) -> int:
     return DOCUMENTS if spec.continued else CHUNK_ROWS
 
 
-def _open_parquet(file: File, row_groups: range | None = None) -> ds.Dataset:
+def _open_parquet(file: File) -> pq.ParquetFile:
+    """Open a file to be read page by page, or in a store, row group by row group."""
+    how: dict[str, Any] = {"buffer_size": BUFFER_BYTES} if file.local else {"pre_buffer": True}
     try:
-        whole = ds.dataset(file.path, filesystem=file.filesystem, format="parquet")
-        if row_groups is None:
-            return whole
-        chosen = [each.subset(row_group_ids=[*row_groups]) for each in whole.get_fragments()]
-        return ds.FileSystemDataset(chosen, whole.schema, whole.format, whole.filesystem)
+        return pq.ParquetFile(file.path, filesystem=file.filesystem, **how)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
             f"{file.path} is not a Parquet file",
             seen=error,
             hint="write the file again, or set dataset.format to its format",
         ) from error
+
+
+def fitting_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows of a Parquet file take about `CHUNK_BYTES` in memory; at least one."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    bytes_per_row = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
+    return max(1, int(CHUNK_BYTES / max(bytes_per_row, 8 * metadata.num_columns)))
 
 
 def _check_types(schema: pa.Schema, spec: DatasetSpec, source: str) -> pa.Schema:

@@ -20,6 +20,8 @@ from millrace.models.common.errors import (
 from millrace.models.config.dataset_spec import DatasetSpec
 
 CHUNK_ROWS = 65_536
+CHUNK_BYTES = 16 * 1024 * 1024
+"""Largest chunk of a source with column types, so that wide rows take no more memory."""
 TEXT = {b"millrace": b"text"}
 """Metadata of a field whose cells are text and whose type is not known yet."""
 
@@ -212,8 +214,10 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
 def slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
     """Cut large batches into chunks, without a copy; leave out empty batches."""
     for batch in batches:
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield Chunk(batch.slice(start, CHUNK_ROWS))
+        fitting = CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes)
+        rows = max(1, min(CHUNK_ROWS, fitting))
+        for start in range(0, batch.num_rows, rows):
+            yield Chunk(batch.slice(start, rows))
 
 
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

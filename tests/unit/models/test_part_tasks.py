@@ -16,14 +16,15 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
-from millrace.models.data import parts, snapshots
-from millrace.models.data.part_tasks import Task, TaskRunner, run_here
+from millrace.models.data import part_tasks, parts, snapshots
+from millrace.models.data.part_tasks import LocalTasks, Task, TaskRunner
 from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources import arrow_source
 
 SCHEMA = pa.schema([("x", pa.float64()), ("c", pa.string()), ("y", pa.string())])
 FILES, ROWS = 5, 400
+HERE = LocalTasks(threads=2)
 
 
 def make_rows(seed: int) -> list[dict[str, Any]]:
@@ -136,7 +137,7 @@ def test_a_snapshot_is_the_same_whoever_reads_it(
     ingest_with: Callable[[str, TaskRunner], Snapshot],
 ) -> None:
     source, elsewhere = write(tmp_path), Elsewhere()
-    here, there = ingest_with(source, run_here), ingest_with(source, elsewhere)
+    here, there = ingest_with(source, HERE), ingest_with(source, elsewhere)
     assert elsewhere.tasks >= FILES
     assert (here.digest, here.rows, here.schema) == (there.digest, there.rows, there.schema)
     assert here.statistics == there.statistics
@@ -171,7 +172,21 @@ def test_an_error_of_a_task_ends_the_ingestion(
 
 def test_tasks_run_here_without_a_cluster(tmp_path: Path) -> None:
     installation = Installation(tmp_path, "", str(tmp_path / "tables"), ray_address=EMBEDDED)
-    assert module.task_runner_of(installation) is run_here
+    assert isinstance(module.task_runner_of(installation), LocalTasks)
+
+
+@pytest.mark.parametrize(("gib", "threads"), [(0.01, 1), (0.4, 1), (0.6, 2), (1, 4), (4, 8)])
+def test_as_many_threads_run_as_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, gib: float, threads: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert LocalTasks.within(int(gib * 2**30)).threads == threads
+
+
+def test_the_default_is_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(part_tasks, "memory_bytes", lambda: 4 * 2**30)
+    assert LocalTasks.within(None).threads == 4
 
 
 def content(snapshot: Snapshot) -> list[Any]:
