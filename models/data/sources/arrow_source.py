@@ -30,9 +30,9 @@ from millrace.models.data.sources.source import (
     slice_batches,
 )
 
-PIECE_BYTES = 256 * 1024 * 1024
+PIECE_BYTES = 128 * 1024 * 1024
 """A file of at least twice this size is read in pieces of about this size."""
-BUFFER_BYTES = 1024 * 1024
+BUFFER_BYTES = 128 * 1024
 """Bytes of a column that are read at a time from a file on this machine."""
 DOCUMENTS = 1024
 """Rows per batch if rows are documents, because each may have many pages."""
@@ -190,9 +190,14 @@ def _rows_of(spec: DatasetSpec) -> int:
 
 def _open_parquet(file: File) -> pq.ParquetFile:
     """Open a file to be read page by page, or in a store, row group by row group."""
-    how: dict[str, Any] = {"buffer_size": BUFFER_BYTES} if file.local else {"pre_buffer": True}
+    buffer_size = BUFFER_BYTES if file.local else 0
     try:
-        return pq.ParquetFile(file.path, filesystem=file.filesystem, **how)
+        return pq.ParquetFile(
+            file.path,
+            filesystem=file.filesystem,
+            buffer_size=buffer_size,
+            pre_buffer=not file.local,
+        )
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
             f"{file.path} is not a Parquet file",
