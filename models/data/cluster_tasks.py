@@ -7,7 +7,7 @@ staging folder that nothing names, and that go with the folder.
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
+from millrace.models.common.ray_cluster import RaySession
 from millrace.models.data.part_tasks import LocalTasks, Task
 from millrace.models.data.read_source import Progress, ReadPart
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 RETRIES = 5
 """How often a task runs again because its node or its process died."""
+CANCEL_SECONDS = 10
+"""How long tasks that are cancelled may take to end."""
 THREADS = 1
 """Threads of a task beside the one that reads; Ray runs as many tasks as a node has CPUs."""
 
@@ -35,10 +37,12 @@ class ClusterTasks:
     """Runs tasks on the cluster of an installation.
 
     Attributes:
-        installation: the installation, with the cluster's address.
+        installation: the installation.
+        session: the connection to its cluster, which the first tasks make.
     """
 
     installation: Installation
+    session: RaySession
 
     def __call__(self, tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
         """Run tasks on all nodes, and return their results in order.
@@ -56,11 +60,18 @@ class ClusterTasks:
         """
         if len(tasks) < 2:
             return LocalTasks.within(self.installation.ingest_memory)(tasks, on_rows)
-        with connect_to_ray(self.installation.ray_address, processes=0):
-            with _proof_in(self.installation) as proof:
-                first = tasks[0]
-                require_seen([first.folder, *proof, *first.source.local_files()[:1]])
-            return _run(tasks, on_rows)
+        self.session.connect()
+        first = tasks[0]
+        with _proof_in(self.installation) as proof:
+            require_seen([first.folder, *proof, *first.source.local_files()[:1]])
+        return _run(tasks, on_rows)
+
+
+@contextmanager
+def cluster_tasks(installation: Installation) -> Iterator[ClusterTasks]:
+    """Run tasks on the cluster of an installation while the block runs."""
+    with RaySession(installation.ray_address, processes=0) as session:
+        yield ClusterTasks(installation, session)
 
 
 def _run(tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
@@ -79,9 +90,17 @@ def _run(tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
     except RayError as error:
         raise _error_of(error, tasks[0].source.spec.source) from error
     finally:
-        for reference in waiting:
-            ray.cancel(reference)
+        _cancel(list(waiting))
     return [results[number] for number in range(len(tasks))]
+
+
+def _cancel(references: list[Any]) -> None:
+    """End tasks that have not ended, so that none writes into the staging folder afterwards."""
+    with suppress(RayError):
+        for reference in references:
+            ray.cancel(reference)
+        if references:
+            ray.wait(references, num_returns=len(references), timeout=CANCEL_SECONDS)
 
 
 def run_ingest_task(task: Task[T]) -> T:

@@ -6,6 +6,8 @@ the rows become a new snapshot, which is published in one commit. Readers never 
 is not complete.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -65,8 +67,10 @@ def ingest(
     spec = source.spec
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
-    with staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder:
-        run_tasks = task_runner_of(installation)
+    with (
+        staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder,
+        task_runner(installation) as run_tasks,
+    ):
         done = read_changes(source, table, stored, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
@@ -118,17 +122,20 @@ def _manifest(combined: Combined, source: Source) -> dict[str, Any]:
     return {"format": source.format, "files": ordered}
 
 
-def task_runner_of(installation: Installation) -> TaskRunner:
-    """Return what runs the tasks of an ingestion: a Ray cluster if there is one, or this process.
+@contextmanager
+def task_runner(installation: Installation) -> Iterator[TaskRunner]:
+    """Yield what runs the tasks of an ingestion: a Ray cluster if there is one, or this process.
 
     The embedded Ray would only take its own time: it has the cores that threads have already.
     """
     address = installation.ray_address
     if address == EMBEDDED or has_jobs_api(address):
-        return LocalTasks.within(installation.ingest_memory)
-    from millrace.models.data.cluster_tasks import ClusterTasks  # imports Ray
+        yield LocalTasks.within(installation.ingest_memory)
+        return
+    from millrace.models.data.cluster_tasks import cluster_tasks  # imports Ray
 
-    return ClusterTasks(installation)
+    with cluster_tasks(installation) as run_tasks:
+        yield run_tasks
 
 
 def _open(uri: str) -> DeltaTable | None:

@@ -1,5 +1,6 @@
 """Tasks of an ingestion on a Ray, and what is checked before."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,9 @@ def tasks(tmp_path: Path) -> list[ReadTask]:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> ClusterTasks:
-    return ClusterTasks(Installation(tmp_path, "", str(tmp_path / "tables")))
+def runner(tmp_path: Path) -> Iterator[ClusterTasks]:
+    with cluster_tasks.cluster_tasks(Installation(tmp_path, "", str(tmp_path / "t"))) as made:
+        yield made
 
 
 def test_results_come_in_order_and_rows_are_counted(

@@ -4,6 +4,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
 from millrace.models.data import part_tasks, parts, snapshots
+from millrace.models.data.cluster_tasks import ClusterTasks
 from millrace.models.data.part_tasks import LocalTasks, Task, TaskRunner
 from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshots import Snapshot
@@ -116,7 +118,7 @@ def ingest_with(
     def ingest(source: str, run_tasks: TaskRunner) -> Snapshot:
         home = tmp_path / type(run_tasks).__name__
         installation = Installation(home, "", str(home / "tables"))
-        monkeypatch.setattr(module, "task_runner_of", lambda _: run_tasks)
+        monkeypatch.setattr(module, "task_runner", lambda _: nullcontext(run_tasks))
         values = {
             "name": "t",
             "dataset": {"source": source, "target": "y", "max_quarantine": 0.5},
@@ -172,7 +174,14 @@ def test_an_error_of_a_task_ends_the_ingestion(
 
 def test_tasks_run_here_without_a_cluster(tmp_path: Path) -> None:
     installation = Installation(tmp_path, "", str(tmp_path / "tables"), ray_address=EMBEDDED)
-    assert isinstance(module.task_runner_of(installation), LocalTasks)
+    with module.task_runner(installation) as run_tasks:
+        assert isinstance(run_tasks, LocalTasks)
+
+
+def test_tasks_run_on_the_cluster_where_there_is_one(tmp_path: Path) -> None:
+    installation = Installation(tmp_path, "", str(tmp_path / "tables"), ray_address="head:6379")
+    with module.task_runner(installation) as run_tasks:
+        assert isinstance(run_tasks, ClusterTasks)
 
 
 @pytest.mark.parametrize(("gib", "threads"), [(0.01, 1), (0.4, 1), (0.6, 2), (1, 4), (4, 8)])
