@@ -47,7 +47,8 @@ class ClusterTasks:
     def __call__(self, tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
         """Run tasks on all nodes, and return their results in order.
 
-        A single task runs in this process.
+        A single task runs in this process, and so do all where the cluster has no node but this
+        one, whose cores threads use as well.
 
         Args:
             tasks: the tasks.
@@ -58,13 +59,17 @@ class ClusterTasks:
                 error of a task.
             TransientError: the cluster cannot be reached, or a task's nodes died too often.
         """
-        if len(tasks) < 2:
+        if len(tasks) < 2 or not self._has_other_nodes():
             return LocalTasks.within(self.installation.ingest_memory)(tasks, on_rows)
-        self.session.connect()
         first = tasks[0]
         with _proof_in(self.installation) as proof:
             require_seen([first.folder, *proof, *first.source.local_files()[:1]])
         return _run(tasks, on_rows)
+
+    def _has_other_nodes(self) -> bool:
+        self.session.connect()
+        this = ray.get_runtime_context().get_node_id()
+        return any(node["NodeID"] != this for node in working_nodes())
 
 
 @contextmanager
@@ -133,6 +138,12 @@ def _proof_in(installation: Installation) -> Iterator[list[Path]]:
         yield [Path(proof)]
 
 
+def working_nodes() -> list[dict[str, Any]]:
+    """Return the nodes of the connected cluster that may run a task."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"] and node["Resources"].get("CPU")]
+
+
 def require_seen(paths: Sequence[Path]) -> None:
     """Check that every node of the cluster that may run a task sees files and folders.
 
@@ -146,11 +157,10 @@ def require_seen(paths: Sequence[Path]) -> None:
     expected = [_look_at(path) for path in paths]
     look: Any = ray.remote(look_at_paths)
     asked = {}
-    for node in ray.nodes():  # type: ignore[no-untyped-call]
-        if node["Alive"] and node["Resources"].get("CPU"):
-            only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            chosen = look.options(num_cpus=0, scheduling_strategy=only_there)
-            asked[chosen.remote(paths)] = node["NodeManagerAddress"]
+    for node in working_nodes():
+        only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        chosen = look.options(num_cpus=0, scheduling_strategy=only_there)
+        asked[chosen.remote(paths)] = node["NodeManagerAddress"]
     for reference, address in asked.items():
         try:
             seen = ray.get(reference)

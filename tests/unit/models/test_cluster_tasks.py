@@ -27,13 +27,29 @@ def tasks(tmp_path: Path) -> list[ReadTask]:
 
 
 @pytest.fixture
+def other_node(local_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that seems to have a node beside this one."""
+    monkeypatch.setattr(ClusterTasks, "_has_other_nodes", lambda _: True)
+
+
+@pytest.fixture
 def runner(tmp_path: Path) -> Iterator[ClusterTasks]:
     with cluster_tasks.cluster_tasks(Installation(tmp_path, "", str(tmp_path / "t"))) as made:
         yield made
 
 
+def test_tasks_run_here_if_there_is_no_other_node(
+    local_ray: None,
+    tasks: list[ReadTask],
+    runner: ClusterTasks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(cluster_tasks, "_run")
+    assert [each.part.digest.rows for each in runner(tasks, lambda _: None)] == [1, 2, 3]
+
+
 def test_results_come_in_order_and_rows_are_counted(
-    local_ray: None, tasks: list[ReadTask], runner: ClusterTasks
+    other_node: None, tasks: list[ReadTask], runner: ClusterTasks
 ) -> None:
     counted: list[int] = []
     read = runner(tasks, counted.append)
@@ -43,7 +59,7 @@ def test_results_come_in_order_and_rows_are_counted(
 
 
 def test_the_error_of_a_task_is_raised_as_it_is(
-    local_ray: None, tmp_path: Path, tasks: list[ReadTask], runner: ClusterTasks
+    other_node: None, tmp_path: Path, tasks: list[ReadTask], runner: ClusterTasks
 ) -> None:
     (tmp_path / "1.csv").write_bytes(b"x,y\n\xff\xfe,a\n1\0,b\n" * 3)
     with pytest.raises(InputError, match=r"1\.csv cannot be read as CSV") as caught:
