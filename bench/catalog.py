@@ -22,6 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "overhead": ("P10",),
     "startup": ("P15C", "P15W", "P15S", "P15N", "P15U", "P15A", "P15K", "P15H", "P17"),
     "table_size": ("P12I", "P12", "P12E"),
+    "table_scale": ("P13",),
     "table_growth": ("P14", "P14N"),
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),

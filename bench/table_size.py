@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Rounds, Row, failed_row, measure_rows
+from bench.memory import MemorySampler, Sample
 from millrace.models.common.errors import WorkError
 
 MILLIONS = 5
@@ -152,11 +154,14 @@ class TimedRun:
         seconds: of the whole command.
         start: seconds until ingestion began.
         steps: seconds of ingestion, training and export, by name.
+        peaks: for each step the memory of all processes when it was largest; empty if it was not
+            sampled.
     """
 
     seconds: float
     start: float
     steps: Mapping[str, float]
+    peaks: Mapping[str, Sample] = field(default_factory=dict)
 
     @property
     def work(self) -> float:
@@ -201,8 +206,8 @@ def whole_run(folder: Path, tools: Path) -> Iterator[Row]:
     )
 
 
-def run_pipeline(folder: Path, home: Path) -> TimedRun:
-    """Run the pipeline in a new home."""
+def run_pipeline(folder: Path, home: Path, with_memory: bool = False) -> TimedRun:
+    """Run the pipeline in a new home, and sample the memory of all its processes if wanted."""
     command = [str(Path(sys.executable).with_name("millrace")), "run", str(folder / "size.yaml")]
     began = time.perf_counter()
     with subprocess.Popen(
@@ -211,16 +216,20 @@ def run_pipeline(folder: Path, home: Path) -> TimedRun:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
+        sampler = MemorySampler(process.pid)
         steps: dict[str, float] = {}
         start, printed = 0.0, []
-        for line in process.stdout:
-            printed.append(line)
-            if (found := DONE.search(line)) is not None:
-                steps[found[1]] = float(found[2])
-                if found[1] == "ingest":
-                    start = time.perf_counter() - began - steps["ingest"]
+        with sampler.running() if with_memory else nullcontext():
+            for line in process.stdout:
+                printed.append(line)
+                if (found := DONE.search(line)) is not None:
+                    steps[found[1]] = float(found[2])
+                    sampler.step = f"after {found[1]}"
+                    if found[1] == "ingest":
+                        start = time.perf_counter() - began - steps["ingest"]
     if process.returncode != 0:
         raise RuntimeError("".join(printed)[-500:])
-    return TimedRun(time.perf_counter() - began, start, steps)
+    return TimedRun(time.perf_counter() - began, start, steps, sampler.peaks)

@@ -182,6 +182,9 @@ class Settings(BaseSettings):
     trusted_signers: Words = Field(
         (), description="Public keys (signing.pub) of other homes whose versions are trusted."
     )
+    ingest_memory_gib: float | None = Field(
+        None, gt=0, description="Memory for the rows of an ingestion; a quarter of the machine's."
+    )
     derived: dict[str, str] = Field(
         default_factory=dict, description="Set by Millrace: addresses that no user chose, as JSON."
     )
@@ -274,6 +277,7 @@ class Settings(BaseSettings):
             vllm_python=self.vllm_python,
             pipelines=tuple(str(absolute(Path(each))) for each in self.pipelines),
             trusted_signers=self.trusted_signers,
+            ingest_memory=int(self.ingest_memory_gib * 2**30) if self.ingest_memory_gib else None,
         )
 
     def pipeline_patterns(self) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ class Installation:
         vllm_python: Python interpreter of an environment with vLLM; None: this interpreter.
         pipelines: pipeline files of the home folder's owner, as paths or globs.
         trusted_signers: public keys, base64, that this home trusts beside its own.
+        ingest_memory: bytes that the rows of an ingestion may take; None: a quarter of the memory.
     """
 
     home: Path
@@ -79,6 +80,7 @@ class Installation:
     vllm_python: Path | None = None
     pipelines: tuple[str, ...] = ()
     trusted_signers: tuple[str, ...] = ()
+    ingest_memory: int | None = None
 
     @property
     def artifacts(self) -> Path:

@@ -6,6 +6,8 @@ the rows become a new snapshot, which is published in one commit. Readers never 
 is not complete.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +15,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Installation
+from millrace.models.common.installation import EMBEDDED, Installation, has_jobs_api
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.part_store import PartList, reading_of, stored_parts
+from millrace.models.data.part_tasks import LocalTasks, TaskRunner
 from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
@@ -76,13 +79,16 @@ def _ingest(
     spec = source.spec
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
-    with staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder:
-        done = read_changes(source, table, stored, folder, on_progress)
-        combined = combine([*done.kept, *(part for part, _ in done.read)])
+    with (
+        staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder,
+        task_runner(installation) as run_tasks,
+    ):
+        done = read_changes(source, table, stored, folder, run_tasks, on_progress)
+        combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
         snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)
-        for part, reading in done.read:
-            reading.quarantine.publish(bad_uri, spec.source, part.digest.hexdigest())
+        for read in done.read:
+            read.bad.publish(bad_uri, spec.source, read.part.digest.hexdigest())
         verdict = decide(snapshot, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
@@ -123,8 +129,25 @@ def _manifest(combined: Combined, source: Source) -> dict[str, Any]:
     """Return the manifest of the source; the files' digests are those of the parts."""
     if not isinstance(source, FileSource):
         return source.describe()
-    files = [manifest_of(file) for part in combined.parts for file in part.sources]
-    return {"format": source.format, "files": sorted(files, key=lambda file: str(file["path"]))}
+    files = {file.path: file for part in combined.parts for file in part.sources}
+    ordered = [manifest_of(files[path]) for path in sorted(files)]
+    return {"format": source.format, "files": ordered}
+
+
+@contextmanager
+def task_runner(installation: Installation) -> Iterator[TaskRunner]:
+    """Yield what runs the tasks of an ingestion: a Ray cluster if there is one, or this process.
+
+    The embedded Ray would only take its own time: it has the cores that threads have already.
+    """
+    address = installation.ray_address
+    if address == EMBEDDED or has_jobs_api(address):
+        yield LocalTasks.within(installation.ingest_memory)
+        return
+    from millrace.models.data.cluster_tasks import cluster_tasks  # imports Ray
+
+    with cluster_tasks(installation) as run_tasks:
+        yield run_tasks
 
 
 def _open(uri: str) -> DeltaTable | None:
@@ -138,11 +161,11 @@ def _publish(
     table: DeltaTable | None, snapshot: Snapshot, done: ReadRows, listed: PartList
 ) -> Snapshot:
     """Commit the rows as the newest version of the table."""
-    files = (file for _, reading in done.read for file in reading.files)
+    files = (file for read in done.read for file in read.files)
     metadata = {**metadata_of(snapshot), **listed.metadata()}
     schema, kept = snapshot.schema.stored, files_of(done.kept)
     try:
-        with stored_parts(snapshot.uri, [part for part, _ in done.read]):
+        with stored_parts(snapshot.uri, [read.part for read in done.read]):
             version = commit_files(snapshot.uri, table, files, schema, metadata, kept)
     except CommitFailedError as error:
         raise _conflict_error(snapshot, error) from error

@@ -6,6 +6,7 @@ identifier, so that an ingestion is recorded only once.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -36,7 +37,7 @@ _SCHEMA = pa.schema(
 
 @dataclass
 class Quarantine:
-    """Bad rows of one part, before they are published.
+    """Takes the bad rows of one part while it is read.
 
     Attributes:
         folder: staging folder.
@@ -69,6 +70,29 @@ class Quarantine:
             self._digest.update(f"{reason}\0{row}\0".encode())
         self._spool.write(stored)
 
+    def finish(self) -> "BadRows":
+        """Return the bad rows; no more may be added."""
+        self._spool.close()
+        reasons = dict(self.reasons.most_common())
+        return BadRows(self._spool, self.rows, reasons, self._digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class BadRows:
+    """The bad rows of one part, before they are published.
+
+    Attributes:
+        spool: the rows that are stored, with the schema `BAD`.
+        rows: number of bad rows.
+        reasons: number of bad rows by reason, the most frequent first.
+        digest: digest of the rows that are stored.
+    """
+
+    spool: Spool
+    rows: int
+    reasons: Mapping[str, int]
+    digest: str
+
     def publish(self, uri: str, source: str, rows_digest: str) -> None:
         """Append the rows in one commit, unless they are recorded already.
 
@@ -80,13 +104,12 @@ class Quarantine:
         Raises:
             TransientError: another ingestion wrote to the quarantine table at the same time.
         """
-        self._spool.close()
-        counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
+        counted = repr((rows_digest, self.digest, sorted(self.reasons.items())))
         ingest = sha256(counted.encode()).hexdigest()[:32]
         if not self.rows or _is_recorded(uri, ingest):
             return
         labels = (source, datetime.now(UTC), ingest)
-        batches = (_add_labels(batch, *labels) for batch in self._spool.reader())
+        batches = (_add_labels(batch, *labels) for batch in self.spool.reader())
         try:
             write_deltalake(
                 uri,

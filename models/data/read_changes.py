@@ -1,5 +1,6 @@
 """Reads what changed in a source since the newest snapshot, and keeps the rows of the rest."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.part_store import PartList, load_parts, reading_of
+from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, files_of, group_files, plan_reading
-from millrace.models.data.read_source import Progress, Reading, open_rows, read_part
+from millrace.models.data.read_source import Progress, ReadPart, open_rows
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import METADATA, Snapshot
 from millrace.models.data.sources.source import Source, SourceFile
@@ -22,12 +24,17 @@ class ReadRows:
     Attributes:
         schema: the schema that every row had to fit, before categories are collected.
         kept: parts of the newest snapshot whose rows stay.
-        read: parts that were read, with what was read.
+        read: parts that were read.
     """
 
     schema: TableSchema
     kept: tuple[Part, ...]
-    read: tuple[tuple[Part, Reading], ...]
+    read: tuple[ReadPart, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts."""
+        return (*self.kept, *(each.part for each in self.read))
 
 
 def read_changes(
@@ -35,6 +42,7 @@ def read_changes(
     table: DeltaTable | None,
     stored: Snapshot | None,
     folder: Path,
+    run_tasks: TaskRunner,
     on_progress: Progress | None = None,
 ) -> ReadRows:
     """Read the new and changed files of a source, or all of it if that is not possible.
@@ -44,6 +52,7 @@ def read_changes(
         table: the dataset's table; None if there is none.
         stored: the newest snapshot; None if there is none.
         folder: staging folder for the rows.
+        run_tasks: runs the tasks that read the rows.
         on_progress: called after each batch with the number of rows read so far.
 
     Raises:
@@ -51,10 +60,25 @@ def read_changes(
         TransientError: a source on the network cannot be read to the end, or a file changed while
             it was read.
     """
-    count = _Counter(on_progress)
     known = _known_parts(table, stored.uri, source.spec) if table and stored else None
-    done = _read_new_files(source, known, folder, count) if known else None
-    return done or _read_all(source, stored.schema if stored else None, folder, count)
+    way = _Way(folder, run_tasks, _Counter(on_progress).add)
+    done = _read_new_files(source, known, way) if known else None
+    return done or _read_all(source, stored.schema if stored else None, way)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How files are read: into which folder, by what, and who is told of the rows."""
+
+    folder: Path
+    run_tasks: TaskRunner
+    on_rows: Progress
+
+    def read(
+        self, source: Source, groups: Sequence[tuple[SourceFile, ...]], schema: TableSchema
+    ) -> tuple[ReadPart, ...]:
+        """Read groups of files into parts."""
+        return read_groups(source, groups, schema, self.folder, self.run_tasks, self.on_rows)
 
 
 @dataclass
@@ -90,10 +114,7 @@ def _known_parts(
 
 
 def _read_new_files(
-    source: Source,
-    known: tuple[PartList, tuple[Part, ...]],
-    folder: Path,
-    count: _Counter,
+    source: Source, known: tuple[PartList, tuple[Part, ...]], way: _Way
 ) -> ReadRows | None:
     """Read the new and the changed files; None if all files have to be read.
 
@@ -105,32 +126,15 @@ def _read_new_files(
     kept = {file.path for part in plan.kept for file in part.sources}
     if not found or found[0].path not in kept:
         return None
-    read = [_read_group(source, group, listed.schema, folder, count) for group in plan.read]
-    return ReadRows(listed.schema, plan.kept, tuple(read))
+    return ReadRows(listed.schema, plan.kept, way.read(source, plan.read, listed.schema))
 
 
-def _read_all(
-    source: Source, stored: TableSchema | None, folder: Path, count: _Counter
-) -> ReadRows:
+def _read_all(source: Source, stored: TableSchema | None, way: _Way) -> ReadRows:
     """Read the whole source."""
     schema, rows = open_rows(source, source.spec, stored)
     groups = group_files(source.found())
-    if len(groups) > 1:
+    if len(groups) > 1 or len(source.cut()) > 1:
         del rows
-        read = [_read_group(source, group, schema, folder, count) for group in groups]
-        return ReadRows(schema, (), tuple(read))
-    reading = read_part(rows, schema, source.spec, folder, count.add)
-    return ReadRows(schema, (), ((reading.part(source.read_files()), reading),))
-
-
-def _read_group(
-    source: Source,
-    group: tuple[SourceFile, ...],
-    schema: TableSchema,
-    folder: Path,
-    count: _Counter,
-) -> tuple[Part, Reading]:
-    """Read some files of a source into a part."""
-    some = source.only(group)
-    reading = read_part(some.chunks(), schema, source.spec, folder, count.add)
-    return reading.part(some.read_files()), reading
+        return ReadRows(schema, (), way.read(source, groups, schema))
+    task = ReadTask(source, schema, way.folder, opened=rows)
+    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)))

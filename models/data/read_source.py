@@ -4,11 +4,10 @@ Threads check and write the next rows while the last ones are counted, in order.
 statistics and the digest are the same with any number of threads.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -21,7 +20,7 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
 from millrace.models.data.parts import Part
-from millrace.models.data.quarantine import Quarantine
+from millrace.models.data.quarantine import BadRows, Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.schema import KEY, TableSchema
@@ -83,11 +82,10 @@ class Reading:
 
     Attributes:
         schema: the schema that every row must fit.
-        quarantine: the bad rows.
+        quarantine: takes the bad rows.
         id: name of the part.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
-        files: the files with the good rows, in the staging folder.
     """
 
     schema: TableSchema
@@ -95,7 +93,6 @@ class Reading:
     id: str = field(default_factory=lambda: uuid4().hex)
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
-    files: tuple[RowFile, ...] = ()
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
@@ -104,21 +101,42 @@ class Reading:
         self.statistics = merge(self.statistics, chunk.statistics)
         require_few_categories(self.schema, self.statistics)
 
-    def part(self, sources: tuple[SourceFile, ...]) -> Part:
-        """Return the part.
+    def finish(self, files: tuple[RowFile, ...]) -> "ReadPart":
+        """Return what was read.
 
         Args:
-            sources: the files of the source that were read.
+            files: the files with the good rows.
         """
-        return Part(
+        bad = self.quarantine.finish()
+        part = Part(
             id=self.id,
-            sources=sources,
-            files=tuple(file.path.name for file in self.files),
+            sources=(),
+            files=tuple(file.path.name for file in files),
             digest=self.digest,
             statistics=self.statistics,
-            quarantined=self.quarantine.rows,
-            reasons=dict(self.quarantine.reasons.most_common()),
+            quarantined=bad.rows,
+            reasons=bad.reasons,
         )
+        return ReadPart(part, files, bad)
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """A part that was read and is not published yet.
+
+    Attributes:
+        part: the part.
+        files: the files with the good rows, in the staging folder.
+        bad: the bad rows.
+    """
+
+    part: Part
+    files: tuple[RowFile, ...]
+    bad: BadRows
+
+    def of_files(self, sources: tuple[SourceFile, ...]) -> "ReadPart":
+        """Return the part with the files of the source that were read."""
+        return replace(self, part=replace(self.part, sources=sources))
 
 
 def open_rows(
@@ -154,7 +172,8 @@ def read_part(
     spec: DatasetSpec,
     folder: Path,
     on_rows: Progress,
-) -> Reading:
+    threads: int,
+) -> ReadPart:
     """Read rows into a part: good rows into files, bad rows into quarantine, and counts.
 
     Args:
@@ -163,15 +182,17 @@ def read_part(
         spec: the pipeline file's `dataset` part.
         folder: staging folder for the rows.
         on_rows: called after each batch with its number of rows.
+        threads: number of threads that check, and of those that write.
 
     Raises:
         InputError: a column has too many categories, or the source cannot be read.
         TransientError: a source on the network cannot be read to the end.
     """
-    reading, threads = Reading(schema, Quarantine(folder)), os.cpu_count() or 1
+    reading = Reading(schema, Quarantine(folder))
     rows = RowFiles(
         *(folder, reading.id, schema.stored, schema.names_of("category")),
         private=(KEY, *schema.key),
+        threads=threads,
     )
     try:
         with closing(rows):
@@ -180,10 +201,9 @@ def read_part(
                 reading.add(chunk)
                 rows.add(chunk.good)
                 on_rows(chunk.rows)
-            reading.files = rows.finish()
+            return reading.finish(rows.finish())
     except OSError as error:
         raise read_error(spec.source, error) from error
-    return reading
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:

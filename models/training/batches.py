@@ -7,6 +7,7 @@ pipeline. A larger shard is read again in every epoch and shuffled in windows.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -124,12 +125,9 @@ class ShardBatches:
             yield from self._timed(self._read(rows, seed))
             return
         if self._kept is None:
-            parts = list(self._timed(self._read(rows, None)))
-            if not parts:
-                return
-            features, targets = zip(*parts, strict=True)
-            self._kept = (torch.cat(features), torch.cat(targets))
-        yield self._kept
+            self._kept = _gather(self._timed(self._read(rows, None)), self.shard.rows)
+        if self._kept is not None:
+            yield self._kept
 
     def _read(self, rows: int, seed: int | None) -> Iterator[Batch]:
         return read_ahead(map(self._encode, self.shard.read(rows, seed)))
@@ -159,6 +157,24 @@ class ShardBatches:
         for part in bucketed(positions, lengths[positions], self.batch_size, order):
             tokens = read.trimmed(kept[0][part].numpy())
             yield torch.from_numpy(tokens), kept[1][part]
+
+
+def _gather(windows: Iterator[Batch], rows: int) -> Batch | None:
+    """Return the rows of all windows as one batch; None if there are no windows.
+
+    Each window is copied as it comes: to join them at the end would take twice the memory.
+    """
+    first = next(windows, None)
+    if first is None:
+        return None
+    kept = [torch.empty((rows, *each.shape[1:]), dtype=each.dtype) for each in first]
+    start = 0
+    for window in chain([first], windows):
+        end = start + len(window[1])
+        for whole, part in zip(kept, window, strict=True):
+            whole[start:end] = part
+        start = end
+    return kept[0], kept[1]
 
 
 def bucketed(

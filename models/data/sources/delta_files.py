@@ -36,6 +36,13 @@ def dataset_of(table: DeltaTable, paths: Collection[str] | None = None) -> ds.Da
     return ds.FileSystemDataset(chosen, whole.schema, whole.format, whole.filesystem)
 
 
+def local_folder(table: DeltaTable) -> tuple[str, ...]:
+    """Return the folder of a table on this machine; none for a table in a store."""
+    if not table.table_uri.startswith(LOCAL):
+        return ()
+    return (fs.FileSystem.from_uri(table.table_uri)[1],)
+
+
 def file_paths(table: DeltaTable) -> list[str]:
     """Return the Parquet files of a table: paths for a local table, URIs for a remote one.
 

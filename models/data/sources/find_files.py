@@ -140,6 +140,10 @@ class FileSource(Source):
         chosen = tuple(file for file in self.files if file.path in paths)
         return replace(self, files=chosen, header=self.first)
 
+    def local_files(self) -> tuple[Path, ...]:
+        """Return the files that are on this machine."""
+        return tuple(Path(file.path) for file in self.files if file.local)
+
     def read_files(self) -> tuple[SourceFile, ...]:
         """Return the files after they were read, with digests.
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from millrace.models.common.errors import (
 from millrace.models.config.dataset_spec import DatasetSpec
 
 CHUNK_ROWS = 65_536
+CHUNK_BYTES = 16 * 1024 * 1024
+"""Largest chunk of a source with column types, so that wide rows take no more memory."""
 TEXT = {b"millrace": b"text"}
 """Metadata of a field whose cells are text and whose type is not known yet."""
 
@@ -119,6 +122,17 @@ class Source(ABC):
         """Return the source of some of the files of `found`."""
         raise NotImplementedError(f"{type(self).__name__} has no files")
 
+    def cut(self) -> Sequence["Source"]:
+        """Return this source in pieces that can be read apart; their rows are its rows, in order.
+
+        Where it is cut depends on the files alone.
+        """
+        return (self,)
+
+    def local_files(self) -> tuple[Path, ...]:
+        """Return the files and folders on this machine that are read; none if it is elsewhere."""
+        return ()
+
     def read_files(self) -> tuple[SourceFile, ...]:
         """Return the files after they were read, with digests.
 
@@ -200,8 +214,10 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
 def slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
     """Cut large batches into chunks, without a copy; leave out empty batches."""
     for batch in batches:
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield Chunk(batch.slice(start, CHUNK_ROWS))
+        fitting = CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes)
+        rows = max(1, min(CHUNK_ROWS, fitting))
+        for start in range(0, batch.num_rows, rows):
+            yield Chunk(batch.slice(start, rows))
 
 
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -314,3 +314,12 @@ def test_an_address_whose_password_cannot_be_hidden_is_refused_and_not_shown(add
 def test_other_addresses_with_a_login_are_taken(address: str) -> None:
     os.environ["MLFLOW_TRACKING_URI"] = address
     assert settings.load().mlflow_tracking_uri == address
+
+
+def test_the_memory_of_ingestion_is_a_number_of_gib() -> None:
+    assert settings.load().installation().ingest_memory is None
+    os.environ["MILLRACE_INGEST_MEMORY_GIB"] = "0.5"
+    assert settings.load().installation().ingest_memory == 2**29
+    os.environ["MILLRACE_INGEST_MEMORY_GIB"] = "0"
+    with pytest.raises(InputError, match="MILLRACE_INGEST_MEMORY_GIB is not valid"):
+        settings.load()

@@ -1,4 +1,5 @@
 import time
+import weakref
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -75,6 +76,23 @@ def test_an_epoch_has_the_same_order_whichever_came_before() -> None:
 @pytest.mark.parametrize("other", [{"seed": 1}, {"rank": 1}])
 def test_another_seed_or_rank_gives_another_order(other: dict[str, int]) -> None:
     assert order(batches_of(FakeShard(100), **other)) != order(batches_of(FakeShard(100)))
+
+
+def test_rows_that_are_kept_are_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+    windows: list[weakref.ref[torch.Tensor]] = []
+    encode = ShardBatches._encode
+
+    def counted(batches: ShardBatches, table: pa.Table) -> module.Batch:
+        made = encode(batches, table)
+        windows.append(weakref.ref(made[0]))
+        alive.append(sum(each() is not None for each in windows))
+        return made
+
+    monkeypatch.setattr(ShardBatches, "_encode", counted)
+    assert sorted(order(batches_of(FakeShard(400)))) == list(range(400))
+    assert len(windows) == 25
+    assert max(alive) <= 4
 
 
 def test_rows_keep_their_targets() -> None:

@@ -15,7 +15,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
-from millrace.models.data import parts, read_changes, snapshots
+from millrace.models.data import part_tasks, parts, snapshots
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.snapshots import Snapshot
 
@@ -306,14 +306,14 @@ def test_a_file_that_changes_while_it_is_read_is_told(
 ) -> None:
     path = home.pipeline.folder / "c.csv"
     write_csv(path, make_rows(random.Random(1), 7))
-    read = read_changes.read_part
+    read = part_tasks.read_part
 
     def read_and_change(*arguments: Any) -> Any:
         found = read(*arguments)
         write_csv(path, make_rows(random.Random(2), 9))
         return found
 
-    monkeypatch.setattr(read_changes, "read_part", read_and_change)
+    monkeypatch.setattr(part_tasks, "read_part", read_and_change)
     with pytest.raises(Exception, match="changed while it was read"):
         home.ingest()
     assert snapshots.open_snapshot(home.installation, "t").version == 0

@@ -4,6 +4,7 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.part_tasks import LocalTasks
 from millrace.models.data.read_changes import read_changes
 from millrace.models.data.sources.open_source import open_source
 
@@ -13,4 +14,4 @@ def test_too_many_values_are_told_with_the_key(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("customer,a,t\n" + rows)
     spec = DatasetSpec(source="r.csv", target="t")
     with pytest.raises(InputError, match=r"dataset\.key: \[customer\]"):
-        read_changes(open_source(spec, tmp_path), None, None, tmp_path)
+        read_changes(open_source(spec, tmp_path), None, None, tmp_path, LocalTasks(1))

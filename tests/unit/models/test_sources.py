@@ -16,7 +16,7 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources import csv_source, jsonl_source
 from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.data.sources.open_source import open_source
-from millrace.models.data.sources.source import CHUNK_ROWS
+from millrace.models.data.sources.source import CHUNK_BYTES, CHUNK_ROWS
 
 ROWS = pa.table({"a": [1.5, 2.5, 3.5], "b": ["x", "y", None], "target": [0, 1, 0]})
 
@@ -40,6 +40,35 @@ def test_parquet_is_read_with_its_types_and_described(tmp_path: Path) -> None:
     (file,) = source.describe()["files"]
     assert file["sha256"] == digest
     assert file["size"] == (tmp_path / "r.parquet").stat().st_size
+
+
+def test_a_large_row_group_is_not_in_memory_whole(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(5, 2_000_000))
+    table = pa.table({"target": values[0], **{f"x{n}": values[n] for n in range(1, 5)}})
+    pq.write_table(table, tmp_path / "r.parquet", row_group_size=len(table), use_dictionary=False)
+    size = table.nbytes
+    del table
+    before, largest, rows = pa.total_allocated_bytes(), 0, 0
+    for batch in open_source(spec("r.parquet"), tmp_path).batches():
+        rows += batch.num_rows
+        largest = max(largest, pa.total_allocated_bytes() - before)
+    assert rows == 2_000_000
+    assert largest < size / 2
+
+
+@pytest.mark.parametrize("source", ["r.parquet", "rows:read"])
+def test_chunks_of_wide_rows_have_fewer_rows(tmp_path: Path, source: str) -> None:
+    row = list(range(2000))
+    table = pa.table({"x": [row] * 4000, "target": [0] * 4000})
+    pq.write_table(table, tmp_path / "r.parquet", use_dictionary=False)
+    (tmp_path / "rows.py").write_text(
+        "import pathlib, pyarrow.parquet as pq\n"
+        "def read():\n"
+        "    yield from pq.read_table(pathlib.Path(__file__).with_name('r.parquet')).to_batches()\n"
+    )
+    sizes = [batch.nbytes for batch in open_source(spec(source), tmp_path).batches()]
+    assert sum(sizes) >= 4000 * 2000 * 8
+    assert max(sizes) <= 1.1 * CHUNK_BYTES
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.csv.gz", "r.tsv"])
