@@ -113,12 +113,18 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
-    prepare(file, is_flow=True)
     from millrace.flows.cli import show
-    from millrace.flows.score_batch import score_batch
+    from millrace.flows.finished_scores import find_finished_scores
 
-    with console.reserve_stdout():
-        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
+    reports = find_finished_scores(file, input, date, catch_up=catch_up, version=version)
+    if reports is None:
+        prepare(file, is_flow=True)
+        from millrace.flows.score_batch import score_batch
+
+        with console.reserve_stdout():
+            reports = score_batch(
+                str(file.resolve()), input, date, catch_up=catch_up, version=version
+            )
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
         return
