@@ -19,14 +19,28 @@ EXAMPLE = Path("examples/digits.yaml")
 """The pipeline of `demo`; it is installed with the code, for users without a checkout."""
 
 
-def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a pipeline file and print it with all defaults."""
+def check(
+    file: PipelineFile,
+    set_: Overrides = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all rows and build the model, not only a sample.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a pipeline file and its data, and print the file with all defaults."""
+    from millrace.flows.cli import check_data
     from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
     from millrace.models.preflight import preflight
 
     pipeline = load_pipeline(file, set_ or ())
-    preflight(pipeline)
+    unreachable = preflight(pipeline)
     _check_pinned_versions(pipeline)
+    if full:
+        check_data.check_all_rows(pipeline)
+    elif unreachable:  # the file is not at fault, and a run tries again
+        report(f"the source was not checked: {unreachable}")
+    else:
+        check_data.check_first_rows(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
         return
