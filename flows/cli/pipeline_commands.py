@@ -11,10 +11,12 @@ import typer
 from millrace.flows import console, run_state, settings, tool_variables
 from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
 from millrace.models.common.errors import TransientError
+from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
 
+LOADING = "loading Prefect, MLflow and Ray"
 EXAMPLE = Path("examples/digits.yaml")
 """The pipeline of `demo`; it is installed with the code, for users without a checkout."""
 
@@ -73,11 +75,13 @@ def schema(as_json: AsJson = False) -> None:
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest a dataset, and train, export, certify and register a model."""
     chosen = prepare(file, set_, check_source=True, is_flow=True)
-    from millrace.flows.cli import show
-    from millrace.flows.train_model import train_model
+    with report_while(LOADING):
+        from millrace.flows.cli import show
+        from millrace.flows.flow_start import run_flow
+        from millrace.flows.train_model import train_model
 
     with console.reserve_stdout():
-        outcome = train_model(str(file.resolve()), list(set_ or ()))
+        outcome = run_flow(train_model, str(file.resolve()), list(set_ or ()))
     if as_json:
         console.print_json(outcome)
     else:
@@ -91,8 +95,10 @@ def release(
 ) -> None:
     """Make Triton serve the versions with the alias champion in the registry."""
     prepare(is_flow=True)
-    from millrace.flows.cli import show
-    from millrace.flows.release_model import release_model
+    with report_while(LOADING):
+        from millrace.flows.cli import show
+        from millrace.flows.flow_start import run_flow
+        from millrace.flows.release_model import release_model
 
     print_outcomes = console.print_json if as_json else show.show_release
     if watch:
@@ -104,7 +110,7 @@ def release(
         watch_releases(interval, print_outcomes, find_due, release_due)
         return
     with console.reserve_stdout():
-        outcomes = release_model(asked_by="millrace release", again=True)
+        outcomes = run_flow(release_model, asked_by="millrace release", again=True)
     print_outcomes(outcomes)
 
 
@@ -133,11 +139,14 @@ def score(
     reports = find_finished_scores(file, input, date, catch_up=catch_up, version=version)
     if reports is None:
         prepare(file, is_flow=True)
-        from millrace.flows.score_batch import score_batch
+        with report_while(LOADING):
+            from millrace.flows.flow_start import run_flow
+            from millrace.flows.score_batch import score_batch
 
+        file_name = str(file.resolve())
         with console.reserve_stdout():
-            reports = score_batch(
-                str(file.resolve()), input, date, catch_up=catch_up, version=version
+            reports = run_flow(
+                score_batch, file_name, input, date, catch_up=catch_up, version=version
             )
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
@@ -154,7 +163,8 @@ def demo(
     if file == EXAMPLE and not file.exists():
         file = Path(__file__).parents[2] / EXAMPLE
     prepare(file, check_source=True, is_flow=True)
-    from millrace.flows.cli.demo import run_demo, show_demo
+    with report_while(LOADING):
+        from millrace.flows.cli.demo import run_demo, show_demo
 
     with console.reserve_stdout():
         summary = run_demo(file.resolve())

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
@@ -18,13 +18,30 @@ def report_while(step: str) -> Iterator[None]:
     Args:
         step: what is done, as the beginning of a sentence: `starting Ray`.
     """
-    ended, started = Event(), time.monotonic()
+    started = time.monotonic()
 
     def report() -> None:
-        while not ended.wait(LINE_SECONDS):
-            log.info("%s: %.0f s so far", step, time.monotonic() - started)
+        log.info("%s: %.0f s so far", step, time.monotonic() - started)
 
-    thread = Thread(target=report, name="report_while", daemon=True)
+    with repeat_while(LINE_SECONDS, report):
+        yield
+
+
+@contextmanager
+def repeat_while(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread, while the block runs.
+
+    Args:
+        seconds: time before the first call, and between two.
+        action: the function; it raises nothing.
+    """
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            action()
+
+    thread = Thread(target=repeat, name="repeat_while", daemon=True)
     thread.start()
     try:
         yield
