@@ -51,3 +51,12 @@ def test_a_command_that_looks_loads_nothing_large(command: str, code: int, tmp_p
 @pytest.mark.parametrize("command", ["--help", "check --help", "score --help"])
 def test_help_loads_nothing_that_reads_tables(command: str, tmp_path: Path) -> None:
     assert loaded_by(command, 0, tmp_path, LARGE | TABLES) == "loaded []"
+
+
+def test_the_answer_that_nothing_is_to_be_scored_loads_nothing_large() -> None:
+    program = (
+        "import sys, millrace.flows.finished_scores, millrace.flows.cli.show\n"
+        f"print(sorted({LARGE} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
