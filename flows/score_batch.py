@@ -1,9 +1,7 @@
 """Flow: batch inference with the approved version, for one date and, on request, missed dates."""
 
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +11,8 @@ from prefect import flow
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
-from millrace.models.common.errors import InputError, MillraceError
+from millrace.flows.score_dates import dates_to_do, parse_date
+from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import has_jobs_api
 from millrace.models.common.ray_cluster import RaySession
 from millrace.models.config.pipeline import Pipeline
@@ -103,38 +102,6 @@ def _choose_step(
         return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
     ray = RaySession(installation.ray_address, pipeline.batch.num_actors or 1)
     return partial(score_rows, pipeline, installation, connect=ray.connect), ray
-
-
-def parse_date(date: str | None) -> str:
-    """Return the date of the partition, yesterday in UTC for None.
-
-    Raises:
-        InputError: the date is not a calendar day, written YYYY-MM-DD.
-    """
-    if date is None:
-        return (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
-    try:
-        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
-            raise ValueError(date)
-        return datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
-    except ValueError as error:
-        raise InputError("the date is not valid", seen=date, valid="YYYY-MM-DD") from error
-
-
-def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
-    """Return the dates to score: the dates without a commit, the oldest first, and always `last`.
-
-    No date before the first commit counts as missed.
-
-    Args:
-        committed: the dates that have a commit, `YYYY-MM-DD`.
-        last: the date that is due.
-        days: the number of days before `last` to look back.
-    """
-    due = datetime.fromisoformat(last).date()
-    first = min(committed, default=last)
-    back = ((due - timedelta(days=n)).isoformat() for n in range(days, 0, -1))
-    return [*(day for day in back if day > first and day not in committed), last]
 
 
 def score_dates(

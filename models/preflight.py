@@ -3,7 +3,6 @@
 At most the first block of the source is read, and torch is imported only for a user's own family.
 """
 
-from contextlib import suppress
 from dataclasses import replace
 
 from millrace.models.common.errors import TransientError
@@ -18,7 +17,7 @@ from millrace.models.data.sources.source import Source, read_error, require_colu
 from millrace.models.families.pretrained import resolve_pretrained
 
 
-def preflight(pipeline: Pipeline) -> None:
+def preflight(pipeline: Pipeline) -> str:
     """Check the source, its named columns, the family, the pretrained model and the tokenizer.
 
     A remote store that cannot be reached is ignored here: the pipeline file is not at fault, and
@@ -29,15 +28,22 @@ def preflight(pipeline: Pipeline) -> None:
 
     Raises:
         InputError: an error that `millrace run` would raise later.
+
+    Returns:
+        Why the source could not be checked; empty if it was checked.
     """
-    with suppress(TransientError):
+    unreachable = ""
+    try:
         _check_source(pipeline)
+    except TransientError as error:
+        unreachable = error.what
     kind_of_family(pipeline.model.family).check_model(pipeline.model, pipeline.folder)
     pretrained = pipeline.model.pretrained
     registered = is_model_uri(pretrained)
     for name in (None if registered else pretrained, pipeline.model.tokenizer.source):
         if name is not None:
             resolve_pretrained(name, pipeline.folder)
+    return unreachable
 
 
 def _check_source(pipeline: Pipeline) -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from millrace.models.common.slow_step import repeat_while
+
 log = logging.getLogger("millrace")
 
-_LINE_SECONDS = 5.0
+_LINE_SECONDS, _LOOK_SECONDS = 5.0, 0.5
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Bar:
     unit: str
     _bar: Progress | None = None
     _last: float = field(default_factory=time.monotonic)
+    _started: float = field(default_factory=time.monotonic)
+    _done: int = 0
 
     def __post_init__(self) -> None:
         self._task = (
@@ -38,13 +42,22 @@ class Bar:
 
     def update(self, done: int, note: str = "") -> None:
         """Show that `done` units are done, and a note beside them."""
+        self._done = done
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, note=note)
             return
         if done and (time.monotonic() - self._last >= _LINE_SECONDS or done == self.total):
-            self._last = time.monotonic()
-            of_total = f"/{self.total:,}" if self.total else ""
-            log.info("%s", f"{self.title}: {done:,}{of_total} {self.unit}  {note}".rstrip())
+            self._log(note)
+
+    def report_silence(self) -> None:
+        """Log how long the task takes so far, if nothing was logged for some seconds."""
+        if time.monotonic() - self._last >= _LINE_SECONDS:
+            self._log(f"{time.monotonic() - self._started:.0f} s so far")
+
+    def _log(self, note: str) -> None:
+        self._last = time.monotonic()
+        of_total = f"/{self.total:,}" if self.total else ""
+        log.info("%s", f"{self.title}: {self._done:,}{of_total} {self.unit}  {note}".rstrip())
 
 
 @contextmanager
@@ -52,7 +65,9 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
     """Show progress while the block runs, and a line when it is done."""
     started = time.monotonic()
     if not sys.stderr.isatty():
-        yield Bar(title, total, unit)
+        plain = Bar(title, total, unit)
+        with repeat_while(_LOOK_SECONDS, plain.report_silence):
+            yield plain
     else:
         columns = (
             TextColumn("{task.description:<10}"),

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import deltalake
-import ray
 from prefect.events import emit_event
 
 from millrace.models.common.errors import InputError
@@ -46,6 +43,15 @@ from millrace.tasks.batch.batch_run import (
 )
 from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, Event, report_drift
+from millrace.tasks.batch.score_input import input_of
+from millrace.tasks.batch.score_receipt import (
+    Facts,
+    Receipt,
+    ScoreRequest,
+    read_facts,
+    warn_of_dead_letters,
+    with_version,
+)
 from millrace.tasks.kinds.steps import KindSteps, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
@@ -116,7 +122,8 @@ def scored(
     connect: Connect = is_connected,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; the arguments and errors are the same."""
-    chosen, choice = chosen_version(pipeline, installation, version)
+    request = ScoreRequest(pipeline, installation, source, date, version)
+    facts, chosen, choice = _choose_with_facts(request)
     log.log(
         logging.INFO if choice.is_approved else logging.WARNING,
         "%s version %s%s: %s",
@@ -126,13 +133,14 @@ def scored(
     package = registry_of(installation, pipeline).fetch(chosen)
     steps = steps_of(chosen.kind)
     job = steps.batch_job(pipeline, package, installation, _dataset_columns(pipeline, installation))
-    named = named_input(pipeline, source, date) or _dataset_table(pipeline, installation)
+    named = input_of(pipeline, installation, source, date)
     found = open_input(strip_file_scheme(named), job)
     target = Target(
         installation.table("predictions", pipeline.name),
         installation.table("dead_letters", pipeline.name),
         date,
     )
+    receipt = _write_receipt(request, facts, chosen, fingerprint_of(job, found.manifest))
     report = find_earlier_report(found, job, target)
     if report is None:
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
@@ -142,13 +150,41 @@ def scored(
     elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         _report_late(pipeline, installation, job, report, reporter)
+    if receipt is not None:
+        replace(receipt, is_reported=True).write(request)
     if report.replaced and not report.unchanged:
         log.warning("partition %s contained %s, now replaced", report.date, report.replaced)
-    if report.dead:
-        log.warning(
-            "rows without a prediction: %s; see the table %s", report.dead, target.dead_letters
-        )
+    warn_of_dead_letters(report)
     return report
+
+
+def _choose_with_facts(request: ScoreRequest) -> tuple[Facts | None, ModelVersion, Choice]:
+    """Return the version to score with, and the facts that the choice followed from.
+
+    The first choice of a version may write the release table. So the version is chosen again if the
+    facts have changed meanwhile; if they change again, they are None, and the job has no receipt.
+    """
+    facts = read_facts(request)
+    found = chosen_version(request.pipeline, request.installation, request.version)
+    if facts is None:
+        return None, *found
+    after = read_facts(request)
+    if after != facts:
+        facts = after
+        found = chosen_version(request.pipeline, request.installation, request.version)
+        after = read_facts(request)
+    return (facts if facts == after else None), *found
+
+
+def _write_receipt(
+    request: ScoreRequest, facts: Facts | None, scores: ModelVersion, fingerprint: str
+) -> Receipt | None:
+    """Write down what the job follows from; None if that is not certain."""
+    if facts is None:
+        return None
+    receipt = Receipt(with_version(facts, scores), scores.version, fingerprint)
+    receipt.write(request)
+    return receipt
 
 
 def _with_bins(steps: KindSteps, job: ScoringJob, snapshot: Snapshot | None) -> ScoringJob:
@@ -286,6 +322,8 @@ def _run_options(pipeline: Pipeline, installation: Installation) -> RunOptions:
     wanted, most = pipeline.batch.num_actors, pipeline.batch.max_dead_letters
     if installation.ray_address == EMBEDDED:
         return RunOptions(wanted or os.cpu_count() or 1, max_dead_letters=most)
+    import ray
+
     held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return RunOptions(wanted or int(held.get("CPU", 0)) or 1, max_dead_letters=most, is_spread=True)
 
@@ -306,30 +344,3 @@ def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Co
         return open_snapshot(installation, pipeline.name).schema.columns
     except InputError:
         return ()
-
-
-def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None:
-    """Return the absolute path or URI of the input.
-
-    Return None if neither the user nor the pipeline names an input.
-
-    Args:
-        pipeline: the pipeline; its `batch.input` is relative to its folder.
-        source: the input, relative to the current folder; None: the pipeline's `batch.input`.
-        date: date of the partition.
-    """
-    named, folder = source, Path.cwd()
-    if named is None and pipeline.batch.input is not None:
-        named, folder = pipeline.batch.input.replace("{date}", date), pipeline.folder
-    return named if named is None or "://" in named else str(folder / named)
-
-
-def _dataset_table(pipeline: Pipeline, installation: Installation) -> str:
-    table = installation.table(DATASETS, pipeline.name)
-    if not deltalake.DeltaTable.is_deltatable(table):
-        raise InputError(
-            "there is nothing to score",
-            seen=f"no --input, no batch.input, and no table at {table}",
-            hint="name the rows with --input",
-        )
-    return table

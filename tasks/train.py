@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.models.common.installation import Installation
+from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
@@ -44,7 +45,8 @@ def prepare_training(
 ) -> Prepared[Any]:
     """Prepare the training job, and raise if its settings do not fit, before a worker starts."""
     kind.check_model(pipeline.model, pipeline.folder)
-    prepared = steps_of(kind).prepare(pipeline, installation, snapshot, run)
+    with report_while("preparing the training"):
+        prepared = steps_of(kind).prepare(pipeline, installation, snapshot, run)
     if prepared.tags:
         run.set_tags(prepared.tags)
     return prepared

@@ -36,7 +36,9 @@ from millrace.models.common.home_version import NEWEST, require_version
 from millrace.tasks.progress import bar
 
 MANIFEST = "home.json"
-EXCLUDED = frozenset({"backends", "cache", "logs", "staging", "timing_caches", "training"})
+EXCLUDED = frozenset(
+    {"backends", "cache", "logs", "receipts", "staging", "timing_caches", "training"}
+)
 """Folders of a home that are not backed up, because they are recreated when needed."""
 RUN_FILES = frozenset({"prefect.login", "ray.token", "triton.token"})
 """The files of the folder `run` that a backup holds."""

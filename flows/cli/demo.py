@@ -9,6 +9,7 @@ from pathlib import Path
 from millrace.flows import settings
 from millrace.flows.cli.show import training_rows
 from millrace.flows.console import print_hint, print_table
+from millrace.flows.flow_start import run_flow
 from millrace.flows.release_model import release_model
 from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
@@ -54,8 +55,8 @@ def run_demo(file: Path) -> DemoSummary:
         connect_to_ray(installation.ray_address, pipeline.training.num_workers),
         triton_for(installation),
     ):
-        training: TrainOutcome = train_model(str(file))
-        release_model()
+        training: TrainOutcome = run_flow(train_model, str(file))
+        run_flow(release_model)
         model = training.version.model
         with TritonClient(installation.triton[0]) as client:
             live = client.live_version(model)
@@ -67,7 +68,7 @@ def run_demo(file: Path) -> DemoSummary:
             clients=CLIENTS,
             seconds=LOAD_SECONDS,
         )
-        (batch,) = score_batch(str(file))
+        (batch,) = run_flow(score_batch, str(file))
     return DemoSummary(training, live, seen, seen.requests_per_second, batch, batch.rows_per_day)
 
 

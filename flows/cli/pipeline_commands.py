@@ -11,22 +11,38 @@ import typer
 from millrace.flows import console, run_state, settings, tool_variables
 from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
 from millrace.models.common.errors import TransientError
+from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
 
+LOADING = "loading Prefect, MLflow and Ray"
 EXAMPLE = Path("examples/digits.yaml")
 """The pipeline of `demo`; it is installed with the code, for users without a checkout."""
 
 
-def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a pipeline file and print it with all defaults."""
+def check(
+    file: PipelineFile,
+    set_: Overrides = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all rows and build the model, not only a sample.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a pipeline file and its data, and print the file with all defaults."""
+    from millrace.flows.cli import check_data
     from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
     from millrace.models.preflight import preflight
 
     pipeline = load_pipeline(file, set_ or ())
-    preflight(pipeline)
+    unreachable = preflight(pipeline)
     _check_pinned_versions(pipeline)
+    if full:
+        check_data.check_all_rows(pipeline)
+    elif unreachable:  # the file is not at fault, and a run tries again
+        report(f"the source was not checked: {unreachable}")
+    else:
+        check_data.check_first_rows(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
         return
@@ -59,11 +75,13 @@ def schema(as_json: AsJson = False) -> None:
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest a dataset, and train, export, certify and register a model."""
     chosen = prepare(file, set_, check_source=True, is_flow=True)
-    from millrace.flows.cli import show
-    from millrace.flows.train_model import train_model
+    with report_while(LOADING):
+        from millrace.flows.cli import show
+        from millrace.flows.flow_start import run_flow
+        from millrace.flows.train_model import train_model
 
     with console.reserve_stdout():
-        outcome = train_model(str(file.resolve()), list(set_ or ()))
+        outcome = run_flow(train_model, str(file.resolve()), list(set_ or ()))
     if as_json:
         console.print_json(outcome)
     else:
@@ -77,8 +95,10 @@ def release(
 ) -> None:
     """Make Triton serve the versions with the alias champion in the registry."""
     prepare(is_flow=True)
-    from millrace.flows.cli import show
-    from millrace.flows.release_model import release_model
+    with report_while(LOADING):
+        from millrace.flows.cli import show
+        from millrace.flows.flow_start import run_flow
+        from millrace.flows.release_model import release_model
 
     print_outcomes = console.print_json if as_json else show.show_release
     if watch:
@@ -90,7 +110,7 @@ def release(
         watch_releases(interval, print_outcomes, find_due, release_due)
         return
     with console.reserve_stdout():
-        outcomes = release_model(asked_by="millrace release", again=True)
+        outcomes = run_flow(release_model, asked_by="millrace release", again=True)
     print_outcomes(outcomes)
 
 
@@ -113,12 +133,21 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
-    prepare(file, is_flow=True)
     from millrace.flows.cli import show
-    from millrace.flows.score_batch import score_batch
+    from millrace.flows.finished_scores import find_finished_scores
 
-    with console.reserve_stdout():
-        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
+    reports = find_finished_scores(file, input, date, catch_up=catch_up, version=version)
+    if reports is None:
+        prepare(file, is_flow=True)
+        with report_while(LOADING):
+            from millrace.flows.flow_start import run_flow
+            from millrace.flows.score_batch import score_batch
+
+        file_name = str(file.resolve())
+        with console.reserve_stdout():
+            reports = run_flow(
+                score_batch, file_name, input, date, catch_up=catch_up, version=version
+            )
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
         return
@@ -134,7 +163,8 @@ def demo(
     if file == EXAMPLE and not file.exists():
         file = Path(__file__).parents[2] / EXAMPLE
     prepare(file, check_source=True, is_flow=True)
-    from millrace.flows.cli.demo import run_demo, show_demo
+    with report_while(LOADING):
+        from millrace.flows.cli.demo import run_demo, show_demo
 
     with console.reserve_stdout():
         summary = run_demo(file.resolve())

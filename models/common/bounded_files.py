@@ -15,14 +15,15 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import yaml
 
-from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
+
+if TYPE_CHECKING:
+    from millrace.models.common.arrays import Array
 
 SECONDS = 60.0
 MEMORY = 4 << 30
@@ -144,13 +145,15 @@ def bounded_json(text: str) -> Any:
         raise ValueError("the JSON is nested too deep") from error
 
 
-def bounded_arrays(path: Path) -> Mapping[str, Array]:
+def bounded_arrays(path: Path) -> "Mapping[str, Array]":
     """Return the arrays of an npz file.
 
     Raises:
         ValueError: the file is not an npz, holds Python objects, or exceeds a limit.
         OSError: the file cannot be read.
     """
+    import numpy as np
+
     try:
         with zipfile.ZipFile(path) as packed:
             if sum(each.file_size for each in packed.infolist()) > NPZ_BYTES:
@@ -166,7 +169,9 @@ def bounded_arrays(path: Path) -> Mapping[str, Array]:
 
 def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
     """Raise ValueError if an array has fewer bytes than its header says, or holds objects."""
-    npy: Any = np.lib.format  # has no types
+    from numpy.lib import format as npy_format
+
+    npy: Any = npy_format  # has no types
     version = npy.read_magic(member)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:

@@ -108,6 +108,11 @@ class Installation:
         return self.home / "staging"
 
     @property
+    def receipts(self) -> Path:
+        """Folder of the receipts of batch jobs; safe to delete."""
+        return self.home / "receipts"
+
+    @property
     def timing_caches(self) -> Path:
         """Folder of TensorRT's timing caches; safe to delete."""
         return self.home / "timing_caches"

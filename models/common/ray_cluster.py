@@ -15,6 +15,13 @@ from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
 from millrace.models.common.ray_folder import ray_folder, ray_logs
 from millrace.models.common.reachable import require_tcp
+from millrace.models.common.slow_step import report_while
+from millrace.models.common.start_queue import wait_turn
+
+STARTS = 3
+"""How often the embedded Ray is started: its first process has 30 s, too little on a busy machine.
+"""
+START_LOCK = "start.lock"
 
 
 @contextmanager
@@ -85,18 +92,27 @@ def _start_embedded(processes: int) -> None:
     # Two logical CPUs more than the workers reserve. Ray Data's tasks need a CPU as well: without a
     # free one, workers and data tasks would wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
-    options = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(ray_folder())}
-    before = set(_child_processes())
-    try:
-        _init(EMBEDDED, **options)
-    except TransientError:
-        # Ray's first process has 30 s to start, too little on a busy machine: try once more.
-        ray.shutdown()
-        # Ray ends its own processes only when this process ends.
-        for process in set(_child_processes()) - before:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        _init(EMBEDDED, **options)
+    folder = ray_folder()
+    options = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+    # Commands of one user that start at once start their Rays one after the other.
+    with wait_turn(folder.with_name(START_LOCK), "the start of Ray"), report_while("starting Ray"):
+        for left in reversed(range(STARTS)):
+            before = set(_child_processes())
+            try:
+                _init(EMBEDDED, **options)
+                break
+            except TransientError:
+                if not left:
+                    raise
+                _end_failed_start(before)
+
+
+def _end_failed_start(before: set[psutil.Process]) -> None:
+    """End the processes of a failed start; Ray ends its own only when this process ends."""
+    ray.shutdown()
+    for process in set(_child_processes()) - before:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _child_processes() -> list[psutil.Process]:

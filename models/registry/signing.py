@@ -87,6 +87,11 @@ class SigningKeys:
         return self.home / "signing.key"
 
     @property
+    def public_file(self) -> Path:
+        """File of the public key."""
+        return self.home / "signing.pub"
+
+    @property
     def trusted_file(self) -> Path:
         """File of the public keys of other homes."""
         return self.home / "trusted_signers"
@@ -120,7 +125,7 @@ class SigningKeys:
             WorkError: the key cannot be read or written.
         """
         public = _encoded(self._private().public_key().public_bytes_raw())
-        file = self.home / "signing.pub"
+        file = self.public_file
         if not file.exists():
             replace_private(file, f"{public} of {self.home}\n")
         return public

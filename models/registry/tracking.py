@@ -15,6 +15,7 @@ from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
+from millrace.models.common.slow_step import report_while
 from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
@@ -177,12 +178,13 @@ def tracked_run(
         WorkError: MLflow's experiment cannot be opened.
     """
     check_reachable(installation.tracking_uri)
-    import mlflow
+    with report_while("opening MLflow"):  # a new database is migrated, step by step
+        import mlflow
 
-    _quiet()
-    mlflow.set_tracking_uri(installation.tracking_uri)
-    mlflow.set_registry_uri(installation.tracking_uri)
-    experiment_id = _experiment(installation, experiment)
+        _quiet()
+        mlflow.set_tracking_uri(installation.tracking_uri)
+        mlflow.set_registry_uri(installation.tracking_uri)
+        experiment_id = _experiment(installation, experiment)
     with mlflow.start_run(
         experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
     ) as run:

@@ -6,7 +6,7 @@ parameters and code.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -48,10 +48,20 @@ def digest_of_json(values: Any) -> str:
 @cache
 def code_digest() -> str:
     """Return a digest of the scoring code: Millrace's source, and the versions of its engines."""
-    digest = hashlib.sha256()
-    for file in sorted(file for name in CODE for file in (ROOT / name).rglob("*.py")):
-        digest.update(f"{file.relative_to(ROOT)}\0".encode())
-        digest.update(file.read_bytes())
+    digest = _hash_sources(CODE)
     for name in ENGINES:
         digest.update(f"{name} {version(name)}\n".encode())
     return digest.hexdigest()
+
+
+def digest_of_sources(folders: Iterable[str]) -> str:
+    """Return a digest of the Python files in some of Millrace's top-level folders."""
+    return _hash_sources(folders).hexdigest()
+
+
+def _hash_sources(folders: Iterable[str]) -> "hashlib._Hash":
+    digest = hashlib.sha256()
+    for file in sorted(file for name in folders for file in (ROOT / name).rglob("*.py")):
+        digest.update(f"{file.relative_to(ROOT)}\0".encode())
+        digest.update(file.read_bytes())
+    return digest

@@ -120,7 +120,7 @@ def open_input(source: str, job: Job) -> Input:
     """
     found = find_paths(source)
     try:
-        listed = _list_files(source, found)
+        listed = list_files(source, found)
         files = tuple(file for file, _ in listed)
         if found.format == "parquet":
             pieces, names = split_parquet(source, listed)
@@ -166,8 +166,12 @@ def find_paths(source: str) -> InputPaths:
     return InputPaths(formats.pop(), tuple(paths))
 
 
-def _list_files(source: str, found: InputPaths) -> list[tuple[File, Constants]]:
+def list_files(source: str, found: InputPaths) -> list[tuple[File, Constants]]:
     """Return the files of a source, each with the columns that its folders' names give.
+
+    Args:
+        source: as for `open_input`.
+        found: what `find_paths` returned for the source.
 
     Raises:
         InputError: there are no files, or one is empty.

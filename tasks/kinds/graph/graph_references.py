@@ -10,14 +10,14 @@ from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.inference.features import Encoding
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
-from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
 from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
     from millrace.models.training.compression.distillation import Teacher
+    from millrace.tasks.kinds.graph.graph_files import GraphFiles
 
 
-def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphFiles | None:
+def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> "GraphFiles | None":
     """Return the registered version to compare the model with: `training.compare`, or the teacher.
 
     Return None if neither is named, or if the version in `training.compare` has other columns,
@@ -28,7 +28,7 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
         TransientError: MLflow cannot be reached.
     """
     if spec.compare is not None:
-        files = graph_files(registry.fetch(version_named(spec.compare, registry)))
+        files = _fetch(spec.compare, registry)
         if (difference := _difference(files, encoding)) is None:
             return files
         # not an error, because the data may have grown
@@ -73,7 +73,7 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
     return Teacher(in_words(files.version), model, spec.temperature, spec.weight)
 
 
-def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
+def registered(name: str, registry: Registry, encoding: Encoding) -> "GraphFiles":
     """Return the files of the named version, after a check of its digests.
 
     Args:
@@ -85,7 +85,7 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
         InputError: there is no such version, or its columns or classes differ from the encoding's.
         TransientError: MLflow cannot be reached.
     """
-    files = graph_files(registry.fetch(version_named(name, registry)))
+    files = _fetch(name, registry)
     if (difference := _difference(files, encoding)) is not None:
         raise InputError(
             difference,
@@ -97,7 +97,14 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
     return files
 
 
-def _difference(files: GraphFiles, encoding: Encoding) -> str | None:
+def _fetch(name: str, registry: Registry) -> "GraphFiles":
+    # `check` only asks whether a pipeline names a version, and needs no onnxruntime for that.
+    from millrace.tasks.kinds.graph.graph_files import graph_files
+
+    return graph_files(registry.fetch(version_named(name, registry)))
+
+
+def _difference(files: "GraphFiles", encoding: Encoding) -> str | None:
     """Return a message if a version has other columns, classes or tokenizer, else None."""
     if _meaning(files.encoding) == _meaning(encoding):
         return None

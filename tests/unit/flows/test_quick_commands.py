@@ -7,25 +7,56 @@ from pathlib import Path
 
 import pytest
 
-LARGE = {"torch", "ray", "prefect", "mlflow", "transformers"}
+LARGE = {
+    *("torch", "ray", "prefect", "mlflow", "transformers", "onnx", "onnxruntime", "openvino"),
+    *("xgboost", "sklearn", "scipy", "matplotlib", "sqlalchemy", "duckdb"),
+}
+TABLES = {"numpy", "pyarrow", "pandas", "deltalake"}
+"""What reads tables: not large, but `--help` needs none of it."""
 PROGRAM = """
 import atexit, sys
 from millrace.flows.cli.main import main
 atexit.register(lambda: print("loaded", sorted({large} & sys.modules.keys())))
 main()
 """
+PIPELINE = "name: t\ndataset: {source: rows.csv, target: y}\n"
+
+
+def loaded_by(command: str, code: int, folder: Path, large: set[str]) -> str:
+    """Run a command in a folder with a pipeline, and return the last line, with what it loaded."""
+    (folder / "rows.csv").write_text("x,y\n1,a\n2,b\n")
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(large=large), *command.split()],
+        env={**os.environ, "MILLRACE_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("status", 0), ("history digits", 2), ("keys list", 0), ("down", 0), ("--help", 0)],
+    [
+        *(("status", 0), ("history digits", 2), ("keys list", 0), ("down", 0)),
+        *(("check pipeline.yaml", 0), ("check pipeline.yaml --json", 0), ("schema", 0)),
+    ],
 )
 def test_a_command_that_looks_loads_nothing_large(command: str, code: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(large=LARGE), *command.split()],
-        env={**os.environ, "MILLRACE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
+    assert loaded_by(command, code, tmp_path, LARGE) == "loaded []"
+
+
+@pytest.mark.parametrize("command", ["--help", "check --help", "score --help"])
+def test_help_loads_nothing_that_reads_tables(command: str, tmp_path: Path) -> None:
+    assert loaded_by(command, 0, tmp_path, LARGE | TABLES) == "loaded []"
+
+
+def test_the_answer_that_nothing_is_to_be_scored_loads_nothing_large() -> None:
+    program = (
+        "import sys, millrace.flows.finished_scores, millrace.flows.cli.show\n"
+        f"print(sorted({LARGE} & sys.modules.keys()))"
     )
-    assert done.returncode == code, done.stderr
-    assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

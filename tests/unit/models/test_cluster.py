@@ -1,5 +1,6 @@
 """Connecting to Ray: what it raises is told as ours."""
 
+import fcntl
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 import ray
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.ray_cluster import RaySession, connect_to_ray
+from millrace.models.common.ray_cluster import START_LOCK, RaySession, connect_to_ray
+from millrace.models.common.ray_folder import ray_folder
 
 
 class Starts:
@@ -36,18 +38,38 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Starts]:
     return make
 
 
-def test_a_slow_start_is_tried_once_more(starts: Callable[[int], Starts]) -> None:
-    made = starts(1)
+def test_a_slow_start_is_tried_again(starts: Callable[[int], Starts]) -> None:
+    made = starts(2)
     with connect_to_ray("local", 1):
         pass
-    assert made.called == 2
+    assert made.called == 3
+
+
+def test_one_process_starts_ray_at_a_time(
+    starts: Callable[[int], Starts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts(0)
+    held: list[bool] = []
+    monkeypatch.setattr(ray, "init", lambda **_: held.append(is_locked()))
+    with connect_to_ray("local", 1):
+        assert not is_locked()
+    assert held == [True]
+
+
+def is_locked() -> bool:
+    with ray_folder().with_name(START_LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> None:
     made = starts(9)
     with pytest.raises(TransientError, match="did not start") as told, connect_to_ray("local", 1):
         pass
-    assert made.called == 2
+    assert made.called == 3
     assert "timed out during startup" in str(told.value.seen)
 
 

@@ -5,7 +5,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from millrace.flows.score_batch import dates_to_do, score_dates
+from millrace.flows.score_batch import score_dates
+from millrace.flows.score_dates import dates_to_do
 from millrace.models.common.errors import InputError, MillraceError, WorkError
 from millrace.serving.batch.commit import committed_dates
 

@@ -1,0 +1,62 @@
+"""What `millrace check` says about the data, on standard error; the pipeline goes to stdout."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from millrace.flows import console, settings
+from millrace.flows.cli.command_setup import report
+from millrace.models.common.errors import MillraceError
+from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
+from millrace.models.data.schema import TableSchema, describe_schema
+
+if TYPE_CHECKING:
+    from millrace.models.config.pipeline import Pipeline
+
+
+def check_first_rows(pipeline: "Pipeline") -> None:
+    """Check the first rows of the source, and report the schema and the bad rows.
+
+    Raises:
+        InputError: a column does not fit, or all of the rows are bad.
+        TransientError: a source on the network cannot be read.
+    """
+    found = check_sample(pipeline, _stored_schema(pipeline))
+    if found is None:
+        return
+    require_good_rows(found)
+    report(f"columns: {describe_schema(found.schema)}")
+    bad = sum(found.reasons.values())
+    words = f", {bad:,} of them bad: {describe_reasons(found.reasons)}" if bad else ", all good"
+    report(f"sample: the first {found.rows:,} rows{words}")
+
+
+def check_all_rows(pipeline: "Pipeline") -> None:
+    """Check all rows and build the model, and report what a run would do.
+
+    Raises:
+        InputError: a run would refuse the source, its rows or the model.
+        TransientError: the source cannot be read.
+    """
+    from millrace.tasks.check_all import check_all
+    from millrace.tasks.progress import bar
+
+    console.set_up_logging()
+    with console.reserve_stdout(), bar("check", None, "rows") as shown:
+        found = check_all(pipeline, shown.update)
+    report(f"columns: {found.schema}")
+    rows = found.rows + found.quarantined
+    bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"
+    report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run publishes them")
+    model = f"built, {found.model}" if found.model else "not built, because it refers to others"
+    report(f"model: {model}")
+
+
+def _stored_schema(pipeline: "Pipeline") -> TableSchema | None:
+    """Return the schema of the newest snapshot in a local home; None if there is none."""
+    from millrace.models.data.snapshots import open_snapshot
+
+    with suppress(MillraceError):
+        installation = settings.load().installation()
+        if "://" not in installation.tables_uri:
+            return open_snapshot(installation, pipeline.name).schema
+    return None

@@ -1,0 +1,92 @@
+"""Checks the first rows of a source as an ingestion does: their types, and which are bad."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.model_kind import kind_of_family
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.read_source import open_rows
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import TableSchema
+from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.sources.python_source import FunctionSource
+from millrace.models.data.sources.source import Chunk
+
+SAMPLE_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """What the first rows of a source show.
+
+    Attributes:
+        schema: the schema that every row must fit.
+        rows: number of rows in the sample, unreadable lines included.
+        reasons: number of bad rows by reason.
+    """
+
+    schema: TableSchema
+    rows: int
+    reasons: Mapping[str, int]
+
+
+def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck | None:
+    """Infer the schema of a pipeline's source, and check its first rows.
+
+    Args:
+        pipeline: the pipeline, with the folder of its file.
+        stored: schema of the newest snapshot, from which types are taken; None if there is none.
+
+    Returns:
+        None for a Python function, which may do anything and is called by a run only.
+
+    Raises:
+        InputError: the source holds no rows, or a column does not fit.
+        TransientError: a source on the network cannot be read.
+    """
+    source = open_source(pipeline.dataset, pipeline.folder)
+    if isinstance(source, FunctionSource):
+        return None
+    kind_of_family(pipeline.model.family).check_dataset(source.spec, pipeline.model.family)
+    schema, chunks = open_rows(source, source.spec, stored)
+    rows, reasons = 0, Counter[str]()
+    for chunk in chunks:
+        some = _first_rows(chunk, SAMPLE_ROWS - rows)
+        rows += len(some)
+        reasons.update(check(some.rows, schema, 0).bad["reason"].to_pylist())
+        reasons.update(line.reason for line in some.unreadable)
+        if rows >= SAMPLE_ROWS:
+            break
+    return SampleCheck(schema, rows, dict(reasons.most_common()))
+
+
+def _first_rows(chunk: Chunk, most: int) -> Chunk:
+    """Return the first rows of a chunk, with the unreadable lines before them."""
+    if len(chunk) <= most:
+        return chunk
+    lines = tuple(line for line in chunk.unreadable if line.before < most)
+    return Chunk(chunk.rows.slice(0, max(most - len(lines), 0)), lines)
+
+
+def describe_reasons(reasons: Mapping[str, int]) -> str:
+    """Return the reasons of bad rows with their numbers, in one line."""
+    return "; ".join(f"{reason} ({count:,})" for reason, count in reasons.items())
+
+
+def require_good_rows(found: SampleCheck) -> None:
+    """Refuse a source of which no row of the sample is good.
+
+    Raises:
+        InputError: every row of the sample is bad.
+    """
+    if sum(found.reasons.values()) < found.rows:
+        return
+    raise InputError(
+        f"all of the first {found.rows:,} rows of the source are bad",
+        seen=describe_reasons(found.reasons),
+        valid="rows that fit dataset.columns",
+        hint="fix the data, or declare what is allowed in dataset.columns (type, nullable, min, "
+        "max, categories)",
+    )

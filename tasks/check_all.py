@@ -1,0 +1,93 @@
+"""`millrace check --full`: ingests all rows into a folder that is deleted, and builds the model.
+
+The rows go through the ingestion itself, so that what it says is what a run would do. Nothing is
+written to the home folder or to the tables, and MLflow and Ray are not asked.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_of_family
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.ingest import ingest
+from millrace.models.data.read_source import Progress
+from millrace.models.data.schema import describe_schema
+from millrace.models.registry.tracking import TrackedRun
+from millrace.tasks.kinds.steps import steps_of
+
+
+@dataclass(frozen=True)
+class FullCheck:
+    """What a check of all rows found.
+
+    Attributes:
+        rows: number of good rows.
+        quarantined: number of rows that a run puts into quarantine.
+        reasons: number of these rows by reason.
+        schema: the columns, in one line.
+        model: the training that was prepared, in words; empty if the model was not built, because
+            the pipeline names registered versions.
+    """
+
+    rows: int
+    quarantined: int
+    reasons: Mapping[str, int]
+    schema: str
+    model: str
+
+
+def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCheck:
+    """Read and check all rows, decide whether they would be published, and build the model.
+
+    The model is built and answers one batch. For a language model, its base model and its
+    tokenizer are loaded, and the sequences are made.
+
+    Args:
+        pipeline: the pipeline, with the folder of its file.
+        on_progress: called with the number of rows read so far.
+
+    Raises:
+        InputError: a run would refuse the source, its rows or the model.
+        TransientError: a source on the network cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-check-") as folder:
+        place = _place_in(Path(folder))
+        try:
+            snapshot = ingest(pipeline, place, on_progress)
+        except InputError as error:
+            raise _without_folder(error, folder) from error
+        steps, model = steps_of(kind_of_family(pipeline.model.family)), ""
+        if not steps.names_versions(pipeline):
+            run = TrackedRun(place.tracking_uri, "", "check")
+            model = steps.prepare(pipeline, place, snapshot, run).summary
+        return FullCheck(
+            rows=snapshot.rows,
+            quarantined=snapshot.quarantined,
+            reasons=dict(snapshot.reasons),
+            schema=describe_schema(snapshot.schema),
+            model=model,
+        )
+
+
+def _place_in(folder: Path) -> Installation:
+    """Return an installation of its own in a folder."""
+    return Installation(
+        home=folder,
+        tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
+        tables_uri=str(folder / "tables"),
+    ).prepared()
+
+
+def _without_folder(error: InputError, folder: str) -> InputError:
+    """Return an error whose next step does not name a table in the deleted folder."""
+    values: dict[str, Any] = {"seen": error.seen, "valid": error.valid}
+    hint = error.hint
+    if hint is not None and folder in hint:
+        hint = "fix the data, or declare what is allowed in dataset.columns (type, nullable, min, "
+        hint += "max, categories); `millrace run` stores the bad rows in a table"
+    return InputError(error.what, **values, hint=hint)

@@ -1,0 +1,84 @@
+"""`check` reads the first rows, `check --full` all of them; both print the pipeline alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from millrace.flows.cli import main
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.data import sample_check
+
+GOOD = "x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(400))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    made = tmp_path / "p.yaml"
+    made.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
+    return made
+
+
+def check(file: Path, rows: str, *options: str) -> tuple[str, str]:
+    (file.parent / "r.csv").write_text(rows)
+    done = CliRunner().invoke(main.make_app(), ["check", str(file), *options])
+    if done.exception is not None:
+        raise done.exception
+    assert not (file.parent / "home").exists()
+    return done.stdout, done.stderr
+
+
+def test_the_sample_is_described_beside_the_pipeline(file: Path) -> None:
+    out, err = check(file, GOOD)
+    assert yaml.safe_load(out)["name"] == "t"
+    assert "sample: the first 400 rows, all good" in err
+    assert "target y" in err
+
+
+def test_json_is_the_pipeline_alone(file: Path) -> None:
+    assert json.loads(check(file, GOOD, "--json")[0])["name"] == "t"
+
+
+def test_bad_rows_of_the_sample_are_counted(file: Path) -> None:
+    _, err = check(file, GOOD + ",1\n,0\n1,0,7\n")
+    assert "sample: the first 403 rows, 3 of them bad: x: null (2); " in err
+
+
+def test_rows_after_the_sample_are_read_by_full_only(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_check, "SAMPLE_ROWS", 100)
+    assert "the first 100 rows, all good" in check(file, GOOD + ",1\n")[1]
+    _, err = check(file, GOOD + ",1\n", "--full")
+    assert "rows: 401, 1 to quarantine: x: null (1); a run publishes them" in err
+    assert "model: built, " in err
+
+
+def test_a_source_that_is_all_bad_is_refused(file: Path) -> None:
+    file.write_text(file.read_text() + "  columns: {x: {type: float, min: 1000}}\n")
+    with pytest.raises(InputError, match="all of the first 400 rows") as told:
+        check(file, GOOD)
+    assert told.value.seen == "x: below the minimum 1000 (400)"
+    with pytest.raises(InputError, match="all of the 400 rows") as told:
+        check(file, GOOD, "--full")
+    assert "millrace-check" not in str(told.value)
+
+
+def test_a_model_that_cannot_be_built_is_refused_by_full(file: Path) -> None:
+    file.write_text(file.read_text() + "model: {family: mlp, params: {no_such: 1}}\n")
+    check(file, GOOD)
+    with pytest.raises(InputError, match="could not be built"):
+        check(file, GOOD, "--full")
+
+
+def test_a_store_that_does_not_answer_is_reported(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TransientError("the store cannot be reached")
+
+    monkeypatch.setattr("millrace.models.preflight._check_source", fail)
+    assert "the source was not checked: the store cannot be reached" in check(file, GOOD)[1]

@@ -1,0 +1,32 @@
+import logging
+from threading import Event
+
+import pytest
+
+from millrace.models.common import slow_step
+from millrace.models.common.slow_step import report_while
+
+
+def test_a_slow_step_is_reported_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slow_step, "LINE_SECONDS", 0.01)
+    reported = Event()
+    monkeypatch.setattr(slow_step.log, "info", lambda *words: (reported.set(), lines.append(words)))
+    lines: list[tuple[object, ...]] = []
+    with report_while("starting Ray"):
+        reported.wait()
+    assert {step for _, step, _ in lines} == {"starting Ray"}
+    before = len(lines)
+    assert not Event().wait(0.05)
+    assert len(lines) == before
+
+
+def test_a_fast_step_is_silent_and_its_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "millrace"),
+        pytest.raises(KeyError),
+        report_while("starting Ray"),
+    ):
+        raise KeyError("k")
+    assert not caplog.records
