@@ -19,6 +19,9 @@ from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.common.warm_ray import WarmRay
 
+LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
+"""glibc keeps freed memory in up to 8 arenas per core, which a server of many threads fills."""
+
 
 @dataclass(frozen=True)
 class SocketUrl:
@@ -121,6 +124,13 @@ def prefect_service(settings: Settings) -> Service:
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
+            # It looks after work pools, which Millrace does not use.
+            "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+            # They look for work every 5 s by default, each with queries of its own. What they find
+            # is late or past its time by minutes.
+            "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
+            "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
+            "PREFECT_SERVER_SERVICES_TRIGGERS_LOOP_SECONDS": "30",
         },
     )
 
@@ -278,7 +288,7 @@ def _python_server(
         name=name,
         log=_log_file(settings, name),
         argv=(*_python_command(module), *arguments),
-        environment=environment or {},
+        environment={**LESS_MEMORY, **(environment or {})},
         address=address,
         health=f"{address}{health_path}",
         ports={variable(field_name): getattr(settings, field_name)},
