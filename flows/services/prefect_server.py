@@ -125,13 +125,14 @@ def _exit_with_parent(command: int) -> None:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
+    from millrace.serving.http_server import run_server
+
     poll_rarely()
     server = get_current_settings().server
-    uvicorn.run(
+    run_server(
         OriginCheck(create_app(final=True), POLICY),
         host=LOOPBACK,
         port=load().prefect_port,

@@ -124,8 +124,9 @@ def prefect_service(settings: Settings) -> Service:
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
-            # It looks after work pools, which Millrace does not use.
+            # They look after work pools and their workers, which Millrace does not use.
             "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+            "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_ENABLED": "false",
             # They look for work every 5 s by default, each with queries of its own. What they find
             # is late or past its time by minutes.
             "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",

@@ -9,7 +9,8 @@ Each is a process that takes 2 to 4 s of a core to import Ray Train:
 
 from typing import Any
 
-from ray.train.v2._internal.callbacks import DatasetsCallback, PlacementGroupCleanerCallback
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 

@@ -151,8 +151,8 @@ def test_commands_share_one_ray_with_their_own_code_and_environment(home: Home) 
     ray = psutil.Process(home.ray_pid())
     tree = [ray, *ray.children(recursive=True)]
     ports = [each for process in tree for each in process.net_connections("tcp")]
-    listening = {each.laddr.ip for each in ports if each.status == psutil.CONN_LISTEN}
-    assert listening == {"127.0.0.1"}
+    listening = [each.laddr.ip for each in ports if each.status == psutil.CONN_LISTEN]
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     shown = " ".join(" ".join(process.cmdline()) for process in tree)
     assert "COLOR" not in shown
     _wait(lambda: not home.left(), "Ray stops when nothing uses it")

@@ -1,5 +1,6 @@
 """The shares, the request and the ready file by which commands use the Ray of `up`."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common import warm_ray
-from millrace.models.common.ray_worker import worker_environment
+from millrace.models.common.ray_worker import job_file, worker_environment
 from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, fingerprint
 
 READY = ReadyRay(7, "127.0.0.1:1", 4, fingerprint({}))
@@ -81,6 +82,22 @@ def test_what_is_ready_is_read_back_and_private(tmp_path: Path) -> None:
     assert warm.ready.stat().st_mode & 0o777 == 0o600
     warm.ready.write_text("7\n{}\n")
     assert warm.read_ready() is None
+
+
+def test_the_environment_of_a_job_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s")
+    monkeypatch.chdir(tmp_path)
+    warm = WarmRay(tmp_path / "run")
+    warm.create_folder()
+    warm.write_job("01000000")
+    file = job_file(tmp_path, "01000000")
+    job = json.loads(file.read_text())
+    assert (job["environment"]["SECRET"], job["folder"]) == ("s", str(tmp_path))
+    assert file.stat().st_mode & 0o777 == 0o600
+    warm.forget()
+    assert not file.exists()
 
 
 def test_a_ray_that_is_ready_is_not_requested(tmp_path: Path) -> None:
