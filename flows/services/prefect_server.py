@@ -108,10 +108,9 @@ def poll_rarely() -> None:
     """
     from prefect.server.api import background_workers
 
-    worker: Any = background_workers.Worker
-    background_workers.Worker = partial(  # type: ignore[misc, assignment]
-        worker, minimum_check_interval=POLL, scheduling_resolution=POLL
-    )
+    module: Any = background_workers
+    polls_rarely = {"minimum_check_interval": POLL, "scheduling_resolution": POLL}
+    module.Worker = partial(module.Worker, **polls_rarely)
 
 
 def _exit_with_parent(command: int) -> None:

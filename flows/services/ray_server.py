@@ -14,7 +14,7 @@ from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error
 from millrace.flows.settings import Settings, load
 from millrace.models.common.errors import WorkError
-from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, fingerprint
+from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, default_cpus, fingerprint
 
 CHECK_SECONDS = 1.0
 
@@ -54,7 +54,7 @@ class RayServer:
             WorkError: a process of Ray died.
         """
         variables = fingerprint(os.environ)  # before Ray is imported, which sets variables
-        from millrace.models.common.ray_head import default_cpus, start_head
+        from millrace.models.common.ray_head import start_head
 
         cpus = default_cpus(1)
         self._warm.create_folder()
@@ -78,8 +78,10 @@ class RayServer:
             idle, is_orphan = now - self._last_use, os.getppid() != self._supervisor
             if not is_free or not must_stop(idle=idle, limit=self._limit, is_orphan=is_orphan):
                 return False
-            # While this process holds every share, no command can connect.
+            # While this process holds every share, no command can connect, and none waits for the
+            # request that one made while Ray was starting.
             self._warm.ready.unlink(missing_ok=True)
+            self._warm.request.unlink(missing_ok=True)
             return True
 
 

@@ -14,9 +14,8 @@ from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
 from millrace.models.common.ray_folder import ray_folder, ray_logs
-from millrace.models.common.ray_head import default_cpus
 from millrace.models.common.reachable import require_tcp
-from millrace.models.common.warm_ray import WarmRay, fingerprint
+from millrace.models.common.warm_ray import WarmRay, default_cpus, fingerprint
 
 log = logging.getLogger("millrace")
 
@@ -109,7 +108,7 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[int | None]:
 
 
 def _connect_warm(warm: WarmRay, processes: int) -> int | None:
-    if default_cpus(processes) > default_cpus(1):
+    if not warm.has_room(processes):
         return None
     found = warm.wait_until_ready()
     if found is None:

@@ -8,7 +8,6 @@ loopback and ask for a token, by the variables of `millrace.flows.tool_variables
 The kernel ends them with this process (PR_SET_PDEATHSIG), also after SIGKILL.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,3 @@ def start_head(cpus: int) -> HeadNode:
         "_system_config": {"prestart_worker_first_driver": False},
     }
     return HeadNode(RayParams(**options), head=True, shutdown_at_exit=False, spawn_reaper=True)
-
-
-def default_cpus(processes: int) -> int:
-    """Return the logical CPUs that a command with this number of workers or actors needs.
-
-    Two more than the workers reserve. Ray Data's tasks need a CPU as well: without a free one,
-    workers and data tasks would wait for each other for ever.
-    """
-    return max(os.cpu_count() or 1, processes) + 2

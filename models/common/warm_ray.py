@@ -42,6 +42,15 @@ DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICE
 log = logging.getLogger("millrace")
 
 
+def default_cpus(processes: int) -> int:
+    """Return the logical CPUs that a command with this number of workers or actors needs.
+
+    Two more than the workers reserve. Ray Data's tasks need a CPU as well: without a free one,
+    workers and data tasks would wait for each other for ever.
+    """
+    return max(os.cpu_count() or 1, processes) + 2
+
+
 @dataclass(frozen=True)
 class Fingerprint:
     """What the processes of a Ray and its drivers must have in common.
@@ -221,6 +230,21 @@ class WarmRay:
             if time.monotonic() > deadline:
                 return None
             time.sleep(POLL_SECONDS)
+
+    @staticmethod
+    def has_room(processes: int) -> bool:
+        """Return whether a share has CPUs for so many workers or actors."""
+        return default_cpus(processes) <= default_cpus(1)
+
+    def prepare(self, processes: int) -> None:
+        """Have the service started if it does not run, for a command that needs it in a moment.
+
+        Args:
+            processes: the workers or actors of the command.
+        """
+        self.create_folder()
+        if self.has_room(processes) and self.read_ready() is None:
+            self.request.touch(mode=0o600)
 
     def wait_until_ready(self) -> ReadyRay | None:
         """Have the service started if it does not run, and return its Ray; None if it fails.

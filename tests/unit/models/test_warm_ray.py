@@ -100,6 +100,19 @@ def test_the_environment_of_a_job_is_private(
     assert not file.exists()
 
 
+def test_a_command_asks_for_ray_before_it_needs_it(tmp_path: Path) -> None:
+    warm = WarmRay(tmp_path)
+    warm.prepare(1)
+    assert warm.request.exists()
+    assert not warm.is_in_use()
+    warm.request.unlink()
+    warm.prepare(10_000)
+    assert not warm.request.exists()
+    warm.write_ready(READY)
+    warm.prepare(1)
+    assert not warm.request.exists()
+
+
 def test_a_ray_that_is_ready_is_not_requested(tmp_path: Path) -> None:
     warm = WarmRay(tmp_path)
     warm.create_folder()
