@@ -24,6 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "table_size": ("P12I", "P12", "P12E"),
     "table_scale": ("P13",),
     "table_growth": ("P14", "P14N"),
+    "idle": ("P16", "P16M"),
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),
     "guard": ("G1", "G8", "G32"),

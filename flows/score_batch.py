@@ -100,7 +100,7 @@ def _choose_step(
     if has_jobs_api(installation.ray_address):
         variables = tool_variables.cluster_variables(chosen)
         return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
-    ray = RaySession(installation.ray_address, pipeline.batch.num_actors or 1)
+    ray = RaySession(installation.ray_address, pipeline.batch.num_actors or 1, chosen.warm_ray())
     return partial(score_rows, pipeline, installation, connect=ray.connect), ray
 
 

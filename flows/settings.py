@@ -19,6 +19,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.home_version import check_version
 from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
 from millrace.models.common.private_files import read_or_create_secret
+from millrace.models.common.warm_ray import WarmRay
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
@@ -185,6 +186,11 @@ class Settings(BaseSettings):
     ingest_memory_gib: float | None = Field(
         None, gt=0, description="Memory for the rows of an ingestion; a quarter of the machine's."
     )
+    ray_idle: float = Field(
+        600.0,
+        ge=0,
+        description="Seconds after which the unused Ray of `up` stops; 0: none is kept.",
+    )
     derived: dict[str, str] = Field(
         default_factory=dict, description="Set by Millrace: addresses that no user chose, as JSON."
     )
@@ -237,6 +243,11 @@ class Settings(BaseSettings):
         return not (self.mlflow_tracking_uri or "").startswith(("http://", "https://"))
 
     @property
+    def keeps_ray(self) -> bool:
+        """Whether `millrace up` keeps a Ray for the commands."""
+        return self.ray_address == EMBEDDED and self.ray_idle > 0
+
+    @property
     def has_mlflow_login(self) -> bool:
         """Whether the MLflow server of `millrace up` requires a login."""
         return self.mlflow_auth and self.is_mlflow_local
@@ -280,6 +291,12 @@ class Settings(BaseSettings):
             ingest_memory=int(self.ingest_memory_gib * 2**30) if self.ingest_memory_gib else None,
         )
 
+    def warm_ray(self) -> WarmRay | None:
+        """Return the Ray of a running `millrace up`; None if none is kept for this command."""
+        warm = WarmRay(self.run, lambda: _is_ray_coming(self.run, warm.request))
+        record = run_state.read_live(self.run) if self.keeps_ray else None
+        return warm if record is not None and record.service("ray") is not None else None
+
     def pipeline_patterns(self) -> tuple[str, ...]:
         """Return the files and globs to schedule, absolute; the default file only if it exists."""
         patterns = [str(absolute(Path(pattern))) for pattern in self.pipelines]
@@ -305,6 +322,14 @@ class Settings(BaseSettings):
                 )
             found += [match for match in matches if match.is_file() and match not in found]
         return tuple(found)
+
+
+def _is_ray_coming(run: Path, request: Path) -> bool:
+    """Return whether the supervisor lives, and has started the service `ray` or will do so."""
+    is_requested = request.exists()  # the supervisor removes the request after the start
+    record = run_state.read_live(run)
+    service = record.service("ray") if record else None
+    return service is not None and (is_requested or service.pid is not None)
 
 
 def _running_address(run: Path, name: str) -> str | None:

@@ -91,9 +91,13 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     kind = kind_of_family(pipeline.model.family)
-    installation = tool_variables.apply(settings.load()).installation()
+    chosen = tool_variables.apply(settings.load())
+    installation = chosen.installation()
     uri = installation.tracking_uri
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
+    warm = chosen.warm_ray()
+    if warm is not None:
+        warm.prepare(pipeline.training.num_workers)
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, installation)
     snapshot = ingest_dataset(pipeline, installation)
@@ -101,7 +105,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         hold_snapshot(snapshot.uri, snapshot.version),
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
-        connect_to_ray(installation.ray_address, pipeline.training.num_workers),
+        connect_to_ray(installation.ray_address, pipeline.training.num_workers, warm),
         weights_named(installation, run),
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))

@@ -12,7 +12,7 @@ from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.training.train_events import Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
 from millrace.tasks import progress
 from millrace.tasks.kinds.steps import KindSteps, Prepared, Trained, steps_of
 from millrace.tasks.progress import log, recovery

@@ -109,7 +109,7 @@ def show_status(status: "Status") -> None:
     rows = [
         (
             service.name,
-            "healthy" if service.healthy else "running" if service.running else "stopped",
+            _service_state(service),
             f"{service.address}\ngRPC {service.grpc}" if service.grpc else service.address,
             service.pid or "",
             _uptime(service),
@@ -122,6 +122,12 @@ def show_status(status: "Status") -> None:
         left = f"{status.orphans} processes of an `up` that was killed"
         rows = [(left, "`millrace up` starts anew, `millrace down` ends them", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
+
+
+def _service_state(service: "ServiceStatus") -> str:
+    if service.use:
+        return service.use
+    return "healthy" if service.healthy else "running" if service.running else "stopped"
 
 
 def describe_status(status: "Status") -> Iterator[str]:

@@ -3,7 +3,9 @@
 `deployment_specs` plans the changes; this module reads Prefect's state and applies the changes.
 """
 
+import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 CHECK_SECONDS = 4.0
+"""Pause between two readings of the pipeline files, and between two tries of a failed check."""
+READ_SECONDS = 20.0
+"""Prefect is read this often while the files stay the same: its answer costs 0.1 s of a core."""
 MAX_CHECK_SECONDS = 60.0
 PAGE = 200
 MAX_PUT_BACK = 20
@@ -82,6 +87,7 @@ class ScheduleLoop:
         self._flows: dict[str, UUID] = {}
         self._warning = WarnOnce("cannot check the schedules in Prefect: %s")
         self._pause = CHECK_SECONDS
+        self._read_at = -math.inf
         self.state = Schedules(os.getpid())
 
     def read_desired(
@@ -111,6 +117,8 @@ class ScheduleLoop:
         from prefect.exceptions import PrefectException
 
         specs, patterns, faults = self.read_desired()
+        if self._is_up_to_date(specs, patterns, faults):
+            return CHECK_SECONDS
         try:
             changes = plan_changes(specs, *await self._read_existing(specs), self._paused)
             if changes:
@@ -136,7 +144,20 @@ class ScheduleLoop:
             )
         )
         self._pause = min(2 * self._pause, MAX_CHECK_SECONDS) if changes else CHECK_SECONDS
+        self._read_at = time.monotonic()
         return self._pause
+
+    def _is_up_to_date(
+        self,
+        specs: tuple[DeploymentSpec, ...],
+        patterns: tuple[str, ...],
+        faults: tuple[ScheduleFault, ...],
+    ) -> bool:
+        """Return whether Prefect was read a moment ago and the files are as they were then."""
+        applied = {spec.name: spec for spec in specs} == self._applied
+        is_same = applied and (patterns, faults) == (self.state.patterns, self.state.faults)
+        is_recent = time.monotonic() - self._read_at < READ_SECONDS
+        return is_same and is_recent and self.state.settled
 
     async def _read_existing(
         self, specs: Sequence[DeploymentSpec]

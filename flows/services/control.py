@@ -32,6 +32,7 @@ NO_GUARD = (
     "MILLRACE_GUARD=off: no proxy checks requests to Triton's HTTP ports, so one request from "
     "another process or from a web page can end Triton"
 )
+NOT_USED = "starts with the first use"
 REQUESTED_EXITS = (0, -signal.SIGTERM)
 
 Report = Callable[[str], None]
@@ -44,15 +45,16 @@ class ServiceStatus:
     """The present state of one service.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton`, `guard`, `deployments`, `webhook` or `openai`.
+        name: `mlflow`, `prefect`, `triton`, `guard`, `ray`, `deployments`, `webhook` or `openai`.
         running: whether its process exists.
-        healthy: whether its health check succeeds.
+        healthy: whether its health check succeeds, or whether it waits for its first use.
         address: the address for users and clients; empty if it listens nowhere.
         pid: its process id.
         uptime_seconds: the seconds since its last start.
         restarts: the number of starts after the first.
         log: the path of its log file.
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
+        use: whether it is used, of a service that starts with its first use; else empty.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ServiceStatus:
     restarts: int
     log: str
     grpc: str = ""
+    use: str = ""
 
 
 @dataclass(frozen=True)
@@ -285,17 +288,26 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
 
 def _service_status(record: run_state.ServiceRecord, service: Service | None) -> ServiceStatus:
     is_running, started_at = record.pid is not None, record.started_at
+    is_on_demand = service is not None and service.request is not None
+    is_healthy = is_running and service is not None and is_service_healthy(service, record.pid)
     return ServiceStatus(
         name=record.name,
         running=is_running,
-        healthy=is_running and service is not None and is_service_healthy(service, record.pid),
+        healthy=is_healthy or (is_on_demand and not is_running),
         address=record.address,
         pid=record.pid,
         uptime_seconds=time.time() - started_at if is_running and started_at else None,
         restarts=record.restarts,
         log=record.log,
         grpc=service.grpc if service is not None else "",
+        use=_describe_use(service, is_running=is_running) if service is not None else "",
     )
+
+
+def _describe_use(service: Service, *, is_running: bool) -> str:
+    if is_running:
+        return service.describe_use()
+    return NOT_USED if service.request is not None else ""
 
 
 def _require_free_ports(services: tuple[Service, ...]) -> None:
@@ -328,7 +340,7 @@ def _wait_until_healthy(
     settings: Settings, services: tuple[Service, ...], supervisor: Process, report: Report
 ) -> None:
     deadline = time.monotonic() + HEALTHY_SECONDS
-    waiting = {service.name: service for service in services}
+    waiting = {service.name: service for service in services if service.request is None}
     report(f"starting {', '.join(waiting)}; logs in {settings.installation().logs}")
     while waiting:
         if supervisor.poll() is not None:

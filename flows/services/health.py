@@ -26,7 +26,7 @@ def is_service_healthy(service: Service, pid: int | None, timeout: float = 2.0) 
     """Return whether the service's process `pid` reports within `timeout` s that it is healthy."""
     if isinstance(service.health, Path):
         try:
-            return service.health.read_text().strip() == str(pid)
+            return service.health.read_text().split("\n", 1)[0].strip() == str(pid)
         except OSError:
             return False
     if isinstance(service.health, SocketUrl):

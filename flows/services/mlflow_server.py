@@ -18,6 +18,7 @@ from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.models.common.errors import WorkError
 from millrace.models.common.printable import guard_logging
+from millrace.serving.http_server import run_server
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
@@ -112,10 +113,9 @@ def main() -> None:
     with exit_on_error():
         settings = load()
         app = create_app(settings, load_mlflow_login(settings))
-    import uvicorn
 
     # No access log: MLflow's clients send requests every few seconds, always from this machine.
-    uvicorn.run(
+    run_server(
         OriginCheck(app, request_policy(settings.mlflow_port)),
         host=LOOPBACK,
         port=settings.mlflow_port,

@@ -17,6 +17,8 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psutil
@@ -34,6 +36,7 @@ HOME_VARIABLE = "MILLRACE_HOME"
 PREFECT_FACTORY = "prefect.server.api.server:create_app"
 GUARDED_FACTORY = "millrace.flows.services.prefect_server:create_temporary_app"
 WATCH_SECONDS = 0.5
+POLL = timedelta(seconds=1)
 END_SECONDS = 5.0
 POLICY = OriginPolicy(
     open_paths=frozenset({"/api/health", "/api/ready"}),
@@ -97,6 +100,19 @@ def create_temporary_app() -> ASGIApp:
     return OriginCheck(create_app(), POLICY)
 
 
+def poll_rarely() -> None:
+    """Have the worker of Prefect's background tasks look for work once a second.
+
+    By default it looks every 100 ms for tasks and every 250 ms for tasks that are due, which takes
+    1.5 % of a core for ever. Nothing that a user waits for is such a task.
+    """
+    from prefect.server.api import background_workers
+
+    module: Any = background_workers
+    polls_rarely = {"minimum_check_interval": POLL, "scheduling_resolution": POLL}
+    module.Worker = partial(module.Worker, **polls_rarely)
+
+
 def _exit_with_parent(command: int) -> None:
     """End this process when its parent is no longer the process with the id `command`."""
     while os.getppid() == command:
@@ -108,12 +124,14 @@ def _exit_with_parent(command: int) -> None:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
+    from millrace.serving.http_server import run_server
+
+    poll_rarely()
     server = get_current_settings().server
-    uvicorn.run(
+    run_server(
         OriginCheck(create_app(final=True), POLICY),
         host=LOOPBACK,
         port=load().prefect_port,

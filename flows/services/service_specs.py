@@ -17,6 +17,10 @@ from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
+from millrace.models.common.warm_ray import WarmRay
+
+LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
+"""glibc keeps freed memory in up to 8 arenas per core, which a server of many threads fills."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,18 @@ class Service:
         address: the address for users and clients; empty if it listens nowhere.
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
         health: a URL or Unix socket that answers 200 when the service is healthy, or a file to
-            which the service writes its process id when it is ready.
+            whose first line the service writes its process id when it is ready.
         ports: the ports that it listens on, by the name of the setting that changes the port.
         grace: the seconds that it may take to stop.
         after: the services that must be healthy before its first start.
         patience: the seconds for which a service that was healthy may fail every health check
             before it is killed and restarted.
         keeps_children: whether its children may finish their work after it has died.
+        request: a file whose existence asks for a start. The service may end by itself, and starts
+            with the next request; None: it starts at once, and again whenever it ends.
         clean_up: a function that removes what an ended process left; called before every start
             and after the end.
+        describe_use: a function that says how a running service is used; empty for most.
     """
 
     name: str
@@ -64,7 +71,9 @@ class Service:
     after: tuple[str, ...] = ()
     patience: float = 120.0
     keeps_children: bool = False
+    request: Path | None = None
     clean_up: Callable[[], None] = lambda: None
+    describe_use: Callable[[], str] = lambda: ""
 
 
 def local_services(settings: Settings) -> tuple[Service, ...]:
@@ -73,6 +82,7 @@ def local_services(settings: Settings) -> tuple[Service, ...]:
         *((mlflow_service(settings),) if settings.is_mlflow_local else ()),
         *(() if settings.prefect_api_url else (prefect_service(settings),)),
         *(() if settings.triton else _triton_services(settings)),
+        *((ray_service(settings),) if settings.keeps_ray else ()),
         deployments_service(settings),
         webhook_service(settings),
         openai_service(settings),
@@ -114,6 +124,14 @@ def prefect_service(settings: Settings) -> Service:
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
+            # They look after work pools and their workers, which Millrace does not use.
+            "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+            "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_ENABLED": "false",
+            # They look for work every 5 s by default, each with queries of its own. What they find
+            # is late or past its time by minutes.
+            "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
+            "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
+            "PREFECT_SERVER_SERVICES_TRIGGERS_LOOP_SECONDS": "30",
         },
     )
 
@@ -208,6 +226,23 @@ def openai_service(settings: Settings) -> Service:
     )
 
 
+def ray_service(settings: Settings) -> Service:
+    """Return the Ray that the first use starts, and that stops when nothing has used it for long.
+
+    It is stopped after the deployments, whose runs use it.
+    """
+    warm = WarmRay(settings.run)
+    return Service(
+        name="ray",
+        log=_log_file(settings, "ray"),
+        argv=_python_command("millrace.flows.services.ray_server"),
+        health=warm.ready,
+        request=warm.request,
+        clean_up=warm.forget,
+        describe_use=warm.describe_use,
+    )
+
+
 def deployments_service(settings: Settings) -> Service:
     """Return the process that serves the scheduled deployments."""
     return Service(
@@ -254,7 +289,7 @@ def _python_server(
         name=name,
         log=_log_file(settings, name),
         argv=(*_python_command(module), *arguments),
-        environment=environment or {},
+        environment={**LESS_MEMORY, **(environment or {})},
         address=address,
         health=f"{address}{health_path}",
         ports={variable(field_name): getattr(settings, field_name)},

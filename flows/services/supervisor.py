@@ -102,6 +102,10 @@ class Supervisor:
         """Keep the services alive until `stop`, then stop them all."""
         self.write_record()
         for child in self.children:
+            if child.service.request is not None:  # an earlier supervisor may have been killed
+                child.service.clean_up()
+                child.service.request.unlink(missing_ok=True)
+        for child in self.children:
             threading.Thread(target=self.check_repeatedly, args=(child,), daemon=True).start()
         try:
             while not self.is_stopping:
@@ -122,7 +126,7 @@ class Supervisor:
         A process is frozen if it is alive, but no longer answers.
         """
         if child.process is None:
-            if self.clock() >= child.start_at and not self.must_wait(child):
+            if self.is_due(child):
                 self.start(child)
             return
         status = child.process.poll()
@@ -135,10 +139,23 @@ class Supervisor:
         if not child.service.keeps_children:
             _signal_group(child.process.pid, signal.SIGKILL)
         child.process = None
+        is_failure = child.service.request is None or status != 0
         child.record = replace(
-            child.record, pid=None, restarts=child.record.restarts + 1, last_exit=status
+            child.record,
+            pid=None,
+            restarts=child.record.restarts + is_failure,
+            last_exit=status,
         )
+        if child.service.request is not None:
+            child.service.clean_up()
         self.write_record()
+
+    def is_due(self, child: Child) -> bool:
+        """Return whether a child without a process must be started now."""
+        request = child.service.request
+        if request is not None:
+            return request.exists()
+        return self.clock() >= child.start_at and not self.must_wait(child)
 
     def kill_if_frozen(self, child: Child, pid: int) -> None:
         """Kill a process that is alive but no longer answers; `update` then restarts it."""
@@ -207,6 +224,8 @@ class Supervisor:
         child.started = self.clock()
         child.record = replace(child.record, pid=child.process.pid, started_at=time.time())
         self.write_record()
+        if service.request is not None:  # only now: a request without a process is answered
+            service.request.unlink(missing_ok=True)
 
     def stop_all(self) -> None:
         """Stop the services, the last one first, because scheduled runs still need the servers."""

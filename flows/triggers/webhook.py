@@ -17,7 +17,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
@@ -31,6 +30,7 @@ from millrace.flows.triggers.webhook_delivery import Receiver
 from millrace.models.common.errors import TransientError
 from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.registry.tracking import check_reachable, client
+from millrace.serving.http_server import run_server
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def serve(settings: Settings) -> None:
         settings.webhook_port,
         lambda: watch.is_checking,
     )
-    uvicorn.run(
+    run_server(
         app,
         host=LOOPBACK,
         port=settings.webhook_port,

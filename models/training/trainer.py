@@ -14,13 +14,9 @@ import torch
 
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.interrupts import interruptible
-from millrace.models.training.train_events import (
-    Reported,
-    Resumed,
-    TrainEvent,
-    WorkersFailed,
-    events_of_workers,
-)
+from millrace.models.training.event_log import Reported, Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.lean_trainer import lean
+from millrace.models.training.train_events import events_of_workers
 from millrace.models.training.train_job import TrainJob, Write
 
 
@@ -65,7 +61,7 @@ def fit(
             on_event(known)
 
     with events_of_workers(keep) as callback:
-        trainer = job.trainer()(
+        trainer = lean(job.trainer())(
             train_worker,
             train_loop_config={"job": job},
             scaling_config=_scaling(job.num_workers),

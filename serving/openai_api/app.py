@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Endpoint
+from millrace.serving.http_server import run_server
 from millrace.serving.openai_api.api_key import KEYS_FILE
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
 from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
@@ -181,7 +181,7 @@ def serve(settings: ServerSettings, *, host: str = LOOPBACK, port: int = PORT) -
             other than loopback.
         port: the port to bind.
     """
-    uvicorn.run(
+    run_server(
         create_app(settings),
         host=host,
         port=port,

@@ -19,8 +19,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import special
-
 from millrace.models.config.rollout_spec import JudgeSpec
 
 TESTS = 3
@@ -200,6 +198,8 @@ def check_latency(
     Uses Welch's t-test of ln(latency), as one-sided tests against ln(limit) (Wellek, Testing
     Statistical Hypotheses of Equivalence and Noninferiority, chapter 6; Welch 1947).
     """
+    from scipy import special
+
     champion, candidate = counts.champion, counts.candidate
     if min(champion.blocks, candidate.blocks) < 2:
         return Finding(False, False, "too few latencies were measured to compare the versions")
@@ -216,11 +216,15 @@ def check_latency(
 
 def lower_bound(hits: int, of: int, level: float) -> float:
     """Return the one-sided lower confidence bound of `hits / of` (Clopper and Pearson 1934)."""
+    from scipy import special  # 30 MB, which a home without rollouts never needs
+
     return float(special.betaincinv(hits, of - hits + 1, level)) if hits else 0.0
 
 
 def upper_bound(hits: int, of: int, level: float) -> float:
     """Return the one-sided upper confidence bound of `hits / of` (Clopper and Pearson 1934)."""
+    from scipy import special
+
     return float(special.betaincinv(hits + 1, of - hits, 1 - level)) if hits < of else 1.0
 
 

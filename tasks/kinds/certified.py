@@ -1,5 +1,6 @@
 """Reads what belongs to a registered version: its certificate, pipeline file and snapshot."""
 
+from functools import lru_cache
 from typing import TypeVar
 
 import yaml
@@ -38,9 +39,15 @@ def pipeline_of(package: Package) -> Pipeline:
         InputError: the pipeline file cannot be read.
     """
     try:
-        return Pipeline.model_validate(bounded_yaml(package.text("pipeline.yaml")))
+        return _parse_pipeline(package.text("pipeline.yaml"))
     except (ValueError, OSError, yaml.YAMLError) as error:
         raise unreadable(package.version, "pipeline file", error) from error
+
+
+@lru_cache(maxsize=64)
+def _parse_pipeline(text: str) -> Pipeline:
+    """Return the pipeline of a text; the watch of `up` reads the same few texts every 5 s."""
+    return Pipeline.model_validate(bounded_yaml(text))
 
 
 def certified_snapshot(installation: Installation, certificate: Certificate) -> Snapshot:

@@ -20,7 +20,7 @@ from millrace.models.language.corpus.sequences import Packed, Sequences
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
-from millrace.models.training.train_events import Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.train_job import Write
 from millrace.models.training.trainer import TrainResult, fit
 from tests.sequences_in_memory import SequencesInMemory

@@ -100,9 +100,11 @@ def test_all_services_are_up(running: Settings) -> None:
     report = control.status(
         running, live_versions=lambda installation: {"endpoints": len(installation.triton)}
     )
-    names = ["mlflow", "prefect", "triton", "guard", "deployments", "webhook", "openai"]
+    names = ["mlflow", "prefect", "triton", "guard", "ray", "deployments", "webhook", "openai"]
     assert [each.name for each in report.services] == names
     assert report.healthy
+    ray = next(each for each in report.services if each.name == "ray")
+    assert (ray.running, ray.use) == (False, "starts with the first use")
     assert report.live_versions == {"endpoints": 1}
     assert running.installation().tracking_uri == f"http://127.0.0.1:{running.mlflow_port}"
 

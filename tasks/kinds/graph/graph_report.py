@@ -8,19 +8,20 @@ from millrace.export.select import Gates, pareto_front
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.tasks.kinds.graph.graph_files import ENCODING
-from millrace.tasks.kinds.graph.graph_train import GraphTraining
 from millrace.tasks.kinds.steps import Exported, KindReport, Row, Trained
 from millrace.tasks.reports.markdown import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from millrace.tasks.kinds.graph.graph_train import GraphTraining  # imports torch
+
 GATES = Gates(0.0)
 """Any limits do here, because the Pareto front does not depend on them."""
 
 
 def report_graph(
-    pipeline: Pipeline, snapshot: Snapshot, trained: Trained[GraphTraining], exported: Exported
+    pipeline: Pipeline, snapshot: Snapshot, trained: "Trained[GraphTraining]", exported: Exported
 ) -> KindReport:
     """Return the report on a training run."""
     certificate: GraphCertificate = exported.certificate
@@ -60,7 +61,7 @@ def _metrics(
 
 
 def _figures(
-    pipeline: Pipeline, trained: Trained[GraphTraining], exported: Exported
+    pipeline: Pipeline, trained: "Trained[GraphTraining]", exported: Exported
 ) -> "dict[str, Figure]":
     from millrace.tasks.reports.plots import (
         VariantPoint,

@@ -56,5 +56,5 @@ def test_a_wrong_name_is_an_error_line(tmp_path: Path, names: list[str]) -> None
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: give the name of exactly one service\n")
-    assert "valid: mlflow, prefect, triton, guard, deployments, webhook, openai" in done.stderr
+    assert "valid: mlflow, prefect, triton, guard, ray, deployments, webhook" in done.stderr
     assert "Traceback" not in done.stderr

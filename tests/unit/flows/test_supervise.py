@@ -67,6 +67,45 @@ def test_a_restart_waits_for_nobody(two: Supervisor) -> None:
     assert _started(two) == [True, True]
 
 
+@pytest.fixture
+def on_demand(tmp_path: Path, clock: Clock) -> Iterator[Supervisor]:
+    """A supervisor of a service that starts on request and ends at once."""
+    settings = Settings(home=tmp_path)
+    settings.installation().prepared()
+    asked = Service("ray", ("true",), tmp_path / "1.log", request=tmp_path / "request")
+    supervisor = Supervisor(settings, (asked,), clock)
+    yield supervisor
+    supervisor.stop_all()
+
+
+def test_a_service_on_request_starts_once_per_request(on_demand: Supervisor) -> None:
+    request = on_demand.settings.home / "request"
+    assert _started(on_demand) == [False]
+    request.touch()
+    assert _started(on_demand) == [True]
+    assert not request.exists()
+    process = on_demand.children[0].process
+    assert process is not None
+    process.wait()
+    assert _started(on_demand) == [False]
+    assert _started(on_demand) == [False]
+    assert on_demand.children[0].record.restarts == 0
+
+
+def test_a_service_on_request_that_fails_is_counted_and_not_restarted(
+    on_demand: Supervisor,
+) -> None:
+    child = on_demand.children[0]
+    child.service = replace(child.service, argv=("false",))
+    (on_demand.settings.home / "request").touch()
+    assert _started(on_demand) == [True]
+    assert child.process is not None
+    child.process.wait()
+    assert _started(on_demand) == [False]
+    assert (child.record.restarts, child.record.last_exit) == (1, 1)
+    assert _started(on_demand) == [False]
+
+
 def test_a_restart_waits_longer_each_time_up_to_a_limit() -> None:
     assert [restart_delay(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
     assert restart_delay(50) == 30.0

@@ -8,8 +8,8 @@ import pytest
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.language.decoder_loop import LanguageJob
+from millrace.models.training.event_log import Reported, Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.network_job import NetworkJob
-from millrace.models.training.train_events import Reported, Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.train_job import TrainJob
 from millrace.models.training.trainer import History, failure_of
 

@@ -14,7 +14,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.training import trainer
-from millrace.models.training.train_events import Reported, Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.event_log import Reported, Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.trainer import TrainResult
 from millrace.tasks import train as module
 from millrace.tasks.kinds.graph.graph_train import describe_epoch

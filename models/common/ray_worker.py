@@ -1,0 +1,65 @@
+"""The program that the Ray of `millrace up` starts as a worker: `python ray_worker.py ARGUMENTS`.
+
+Ray's workers inherit the environment and the folder of the process that started Ray. With the Ray
+of `up` that is the supervisor, which may have started days ago. So this program takes the
+environment and the current folder of the command that owns the job, and becomes Ray's own worker.
+
+Ray's `runtime_env` does the same for variables, but it shows them in the arguments of a process,
+which every user of the machine can read, and starts one more Python for each worker.
+
+It imports the standard library only, so that it takes milliseconds.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+MARK = "MILLRACE_SUPERVISED"
+"""Contains the home folder; see `millrace.flows.settings`."""
+JOB = "RAY_JOB_ID"
+FROM_RAYLET = (JOB, "RAY_RAYLET_PID", MARK)
+"""Variables that the raylet gives to each worker, and the mark by which `down` finds the worker."""
+NOT_FOR_WORKERS = ("LD_PRELOAD",)
+"""Variables that the raylet takes away from each worker."""
+
+
+def job_file(home: Path, job: str) -> Path:
+    """Return the file with the environment of a job's command."""
+    return home / "run" / "ray" / "jobs" / f"{job}.json"
+
+
+def worker_environment(command: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker.
+
+    Args:
+        command: the environment of the command that owns the job.
+        inherited: the environment that the raylet gave to this process.
+    """
+    kept = {name: inherited[name] for name in FROM_RAYLET if name in inherited}
+    dropped = {name for name in NOT_FOR_WORKERS if name not in inherited}
+    return {name: value for name, value in command.items() if name not in dropped} | kept
+
+
+def find_ray_worker() -> str:
+    """Return the path of Ray's own worker program, without importing Ray."""
+    from importlib.util import find_spec
+
+    spec = find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).with_name("_private") / "workers" / "default_worker.py")
+
+
+def main() -> None:
+    """Become the worker of the job in the variable RAY_JOB_ID."""
+    job = json.loads(job_file(Path(os.environ[MARK]), os.environ[JOB]).read_text())
+    os.chdir(job["folder"])
+    environment = worker_environment(job["environment"], os.environ)
+    arguments = [sys.executable, find_ray_worker(), *sys.argv[1:]]
+    os.execve(sys.executable, arguments, environment)  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()
