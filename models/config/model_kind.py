@@ -45,6 +45,8 @@ class ModelKind(Protocol):
         model_files: names of the model's files; empty: all files in `model_folder`.
         triton: the class that writes Triton's configuration, as `module:Class`; see
             `serving/triton/version_config.py`.
+        derived_tables: tables made of a snapshot, with the dataset's name, that a run makes again
+            if they are gone.
         steps: the function for each step from training to serving, as `module:function`; see
             `tasks/kinds/steps.py`.
         folders: folders and files of the repository that may contain code for this kind, beside
@@ -62,6 +64,7 @@ class ModelKind(Protocol):
     model_folder: str
     model_files: tuple[str, ...]
     triton: str
+    derived_tables: tuple[str, ...]
     steps: Mapping[str, str]
     folders: tuple[str, ...]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshot_retention import (
     find_snapshots,
@@ -18,7 +19,6 @@ from millrace.models.data.snapshot_retention import (
 from millrace.models.data.snapshot_use import find_held_versions
 from millrace.models.data.snapshots import DATASETS
 from millrace.models.data.table_files import Removed, remove_replaced_files
-from millrace.models.language.corpus.token_table import TOKENIZERS, TOKENS
 from millrace.models.registry.version_files import ModelVersion
 from millrace.models.registry.version_retention import (
     ARTIFACTS_TAG,
@@ -142,8 +142,9 @@ class PipelineCleaner:
         }
         plan = plan_snapshots(versions, self.pipeline.retention.snapshots, needed)
         removed = remove_snapshots(uri, plan, self._left_before, dry_run=self.dry_run)
-        if not running:  # a training reads the tokens of the snapshot that it trains on
-            removed += self._remove_replaced(TOKENS) + self._remove_replaced(TOKENIZERS)
+        if not running:  # a training reads what was made of the snapshot that it trains on
+            for table in kind_of_family(self.pipeline.model.family).derived_tables:
+                removed += self._remove_replaced(table)
         return Cleaned(
             "snapshots",
             name,

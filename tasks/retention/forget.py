@@ -7,13 +7,13 @@ import deltalake
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import all_kinds
 from millrace.models.data.erase_bad_rows import by_dead_letter, by_stored_row
 from millrace.models.data.erase_rows import Erasure, erase_in_newest, find_files, scrub_files
 from millrace.models.data.folder import Folder
 from millrace.models.data.forget_rows import forget_in_snapshots
 from millrace.models.data.schema import KEY
 from millrace.models.data.snapshots import DATASETS, QUARANTINE, open_snapshot
-from millrace.models.language.corpus.token_table import TOKENS
 from millrace.serving.batch.forget_predictions import forget_in_jobs, forget_in_predictions
 
 Wait = Callable[[str], None]
@@ -84,8 +84,8 @@ def forget(
         # Predictions and dead letters of unfinished jobs are in the folder of the predictions.
         forget_in_jobs(uris[PREDICTIONS], erasures[table])
     if rows[DATASETS]:
-        # The tokens are made again from the snapshot by the next run.
-        Folder(installation.table(TOKENS, model)).remove()
+        for derived in {table for kind in all_kinds() for table in kind.derived_tables}:
+            Folder(installation.table(derived, model)).remove()  # the next run makes it again
     return [Forgotten(table, uris[table], count) for table, count in rows.items()]
 
 

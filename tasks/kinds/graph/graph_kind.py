@@ -47,6 +47,7 @@ class GraphKind(ModelKind):
     model_folder = ""
     model_files = (ONNX_FILE,)
     triton = "millrace.serving.triton.graph.triton_graph:TritonGraph"
+    derived_tables: tuple[str, ...] = ()
     steps: Mapping[str, str] = {
         "names_versions": f"{HERE}.graph_references:names_references",
         "pin_versions": f"{HERE}.graph_references:pin_references",

@@ -44,6 +44,7 @@ class LanguageKind(ModelKind):
     model_folder = "form"
     model_files = ()
     triton = "millrace.serving.triton.language.triton_language:TritonLanguage"
+    derived_tables = ("tokens", "tokenizers")
     steps: Mapping[str, str] = {
         "names_versions": f"{HERE}.draft_model:names_base_or_draft",
         "pin_versions": f"{HERE}.draft_model:pin_base_and_draft",
