@@ -35,10 +35,8 @@ def log_evidence(
     """Log the certificate, the candidates, figures, and the files to reproduce the candidates."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
     run.log_metrics(report.metrics)
-    for path, text in {"certificate.json": exported.certificate.to_json(), **report.texts}.items():
-        run.log_text(text, path)
-    for path, figure in report.figures.items():
-        run.log_figure(figure, path)
+    texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
+    run.log_report(texts, report.figures)
     for file in (*exported.export.reproduction(), *report.files):
         run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
     return report

@@ -5,6 +5,7 @@ MLflow takes seconds to import, so it is imported inside the functions here.
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
+from millrace.models.common.pictures import png_of
 from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.common.slow_step import report_while
@@ -79,9 +81,21 @@ class TrackedRun:
         """Log a text as an artifact."""
         self.client.log_text(self.run_id, text, path)
 
-    def log_figure(self, figure: "Figure", path: str) -> None:
-        """Log a figure as an artifact."""
-        self.client.log_figure(self.run_id, figure, path)
+    def log_report(self, texts: Mapping[str, str], figures: Mapping[str, "Figure"]) -> None:
+        """Log texts and figures as artifacts, in one upload.
+
+        Args:
+            texts: texts, by path.
+            figures: figures, by path; each is stored as a PNG.
+        """
+        contents = {path: text.encode() for path, text in texts.items()}
+        contents |= {path: png_of(figure) for path, figure in figures.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            for path, content in contents.items():
+                file = Path(folder, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+            self.client.log_artifacts(self.run_id, folder)
 
     def log_file(self, file: Path, folder: str | None = None) -> None:
         """Log a file, or the files of a folder, as artifacts."""

@@ -106,8 +106,11 @@ class BatchRun:
                 DESCRIPTION: description_of(report, per_day=measured[PER_DAY], unit=unit),
             }
         )
-        self.run.log_figure(throughput_figure(self.samples), "plots/throughput.png")
-        self.run.log_figure(runs_figure(_last_runs(self.run), unit), "plots/last_runs.png")
+        figures = {
+            "plots/throughput.png": throughput_figure(self.samples),
+            "plots/last_runs.png": runs_figure(_last_runs(self.run), unit),
+        }
+        self.run.log_report({}, figures)
         _end_dead_runs(self.run, report)
 
     def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:

@@ -58,10 +58,14 @@ def report_drift(
         return []
     names = {drift.column: UNNAMEABLE.sub("_", drift.column) for drift in drifts}
     run.log_metrics({f"drift.{names[drift.column]}": drift.psi for drift in drifts})
-    run.log_text(json.dumps([asdict(drift) for drift in drifts], indent=1), "drift.json")
-    run.log_figure(drift_figure(drifts, limit), "plots/drift.png")
     ranked = sorted(zip(drifts, pairs, strict=True), key=lambda each: -each[0].excess)
-    run.log_figure(shares_figure([pair for _, pair in ranked[:WORST]]), "plots/drift_shares.png")
+    run.log_report(
+        {"drift.json": json.dumps([asdict(drift) for drift in drifts], indent=1)},
+        {
+            "plots/drift.png": drift_figure(drifts, limit),
+            "plots/drift_shares.png": shares_figure([pair for _, pair in ranked[:WORST]]),
+        },
+    )
     over = [drift for drift, _ in ranked if drift.exceeds(limit)]
     if over:
         emit(_warned(report, over, limit))

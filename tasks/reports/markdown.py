@@ -4,11 +4,12 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
+
+from millrace.models.common.pictures import png_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,9 +43,7 @@ def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> st
 
 
 def _inline(figure: "Figure") -> str:
-    png = BytesIO()
-    figure.savefig(png, format="png", dpi=110)
-    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(png_of(figure)).decode()}"
 
 
 def _caption(path: str) -> str:

@@ -8,10 +8,12 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from mlflow.exceptions import MlflowException
 
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
+from millrace.models.common.pictures import png_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client, tracked_run
 
 
@@ -88,6 +90,19 @@ def test_artifacts_are_kept_under_the_home(mlflow_places: Installation, run: Tra
     run.log_text("hello", "notes/note.txt")
     (note,) = mlflow_places.artifacts.glob("**/notes/note.txt")
     assert note.read_text() == "hello"
+
+
+def test_texts_and_pictures_are_kept_at_their_paths(
+    mlflow_places: Installation, run: TrackedRun
+) -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    run.log_report({"a/page.md": "ü"}, {"plots/curve.png": figure})
+    (text,) = mlflow_places.artifacts.glob("**/a/page.md")
+    (picture,) = mlflow_places.artifacts.glob("**/plots/curve.png")
+    assert text.read_text() == "ü"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert png_of(figure) is png_of(figure)  # it is drawn once
 
 
 def test_a_file_is_kept_in_its_folder(

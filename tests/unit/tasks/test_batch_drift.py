@@ -59,11 +59,8 @@ class Run:
     def log_metrics(self, metrics: dict[str, float]) -> None:
         self.metrics |= metrics
 
-    def log_text(self, text: str, path: str) -> None:
-        self.files[path] = text
-
-    def log_figure(self, figure: Any, path: str) -> None:
-        self.files[path] = figure
+    def log_report(self, texts: dict[str, str], figures: dict[str, Any]) -> None:
+        self.files |= texts | figures
 
 
 def told(

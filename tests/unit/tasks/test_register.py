@@ -108,11 +108,9 @@ class Run:
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
 
-    def log_text(self, text: str, path: str) -> None:
-        self.texts[path] = text
-
-    def log_figure(self, figure: Figure, path: str) -> None:
-        self.figures[path] = figure
+    def log_report(self, texts: Mapping[str, str], figures: Mapping[str, Figure]) -> None:
+        self.texts.update(texts)
+        self.figures.update(figures)
 
     def log_file(self, file: Path, folder: str | None = None) -> None:
         self.files.append((file.name, folder))
