@@ -20,7 +20,7 @@ FOLDERS = {
     "MLflow's database": ("mlflow.db", "mlflow.db-wal"),
     "Prefect": ("prefect",),
     "served models": ("model_repository", "backends"),
-    "caches": ("cache", "timing_caches"),
+    "caches": ("cache", "receipts", "timing_caches"),
     "checkpoints": ("training",),
     "staging": ("staging",),
     "logs": ("logs",),
