@@ -14,7 +14,7 @@ from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import RaySession
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
@@ -95,29 +95,19 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     installation = chosen.installation()
     uri = installation.tracking_uri
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
-    workers = pipeline.training.num_workers
-    with RaySession(installation.ray_address, workers, chosen.warm_ray()) as ray:
-        ray.prepare()  # it starts while the rows are read
-        name_run(f"train {pipeline.name}", pipeline.name)
-        pipeline = steps_of(kind).pin_versions(pipeline, installation)
-        return _run(kind, pipeline, installation, ingest_dataset(pipeline, installation), ray)
-
-
-def _run(
-    kind: ModelKind,
-    pipeline: Pipeline,
-    installation: Installation,
-    snapshot: Snapshot,
-    ray: RaySession,
-) -> TrainOutcome:
-    """Train on a snapshot and register a version, in a run of MLflow."""
+    warm = chosen.warm_ray()
+    if warm is not None:
+        warm.prepare(pipeline.training.num_workers)
+    name_run(f"train {pipeline.name}", pipeline.name)
+    pipeline = steps_of(kind).pin_versions(pipeline, installation)
+    snapshot = ingest_dataset(pipeline, installation)
     with (
         hold_snapshot(snapshot.uri, snapshot.version),
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
+        connect_to_ray(installation.ray_address, pipeline.training.num_workers, warm),
         weights_named(installation, run),
     ):
-        ray.connect()
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")

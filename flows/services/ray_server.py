@@ -8,13 +8,11 @@ have ended, when its supervisor is gone.
 import os
 import signal
 import time
-from pathlib import Path
 from types import FrameType
 
 from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error
 from millrace.flows.settings import Settings, load
-from millrace.models.common import ray_worker
 from millrace.models.common.errors import WorkError
 from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, default_cpus, fingerprint
 
@@ -60,7 +58,7 @@ class RayServer:
 
         cpus = default_cpus(1)
         self._warm.create_folder()
-        node = start_head(SHARES * cpus, Path(ray_worker.__file__))
+        node = start_head(SHARES * cpus)
         try:
             ready = ReadyRay(os.getpid(), str(node.gcs_address), cpus, variables)
             self._warm.write_ready(ready)

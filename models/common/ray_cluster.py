@@ -3,29 +3,32 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Self
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Self
 
+import psutil
 import ray
 import ray.data
 
-from millrace.models.common.embedded_ray import EmbeddedRay
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
+from millrace.models.common.ray_folder import ray_folder, ray_logs
 from millrace.models.common.reachable import require_tcp
-from millrace.models.common.warm_ray import WarmRay, fingerprint
+from millrace.models.common.slow_step import report_while
+from millrace.models.common.start_queue import wait_turn
+from millrace.models.common.warm_ray import WarmRay, default_cpus, fingerprint
 
 log = logging.getLogger("millrace")
 
+STARTS = 3
+"""How often the embedded Ray is started: its first process has 30 s, too little on a busy machine.
+"""
+START_LOCK = "start.lock"
+
 
 @contextmanager
-def connect_to_ray(
-    address: str,
-    processes: int,
-    warm: WarmRay | None = None,
-    embedded: EmbeddedRay | None = None,
-) -> Iterator[None]:
+def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) -> Iterator[None]:
     """Connect to Ray while the block runs.
 
     A block inside another one uses the outer connection. The embedded Ray and its processes stop
@@ -35,7 +38,6 @@ def connect_to_ray(
         address: `EMBEDDED` to start the embedded Ray, or the address of a cluster.
         processes: number of workers or actors, each of which reserves one CPU.
         warm: the Ray of `millrace up`, used instead of an embedded one if it can be.
-        embedded: an embedded Ray whose start was begun; None: begin now.
 
     Raises:
         InputError: the address is that of a Jobs API.
@@ -52,6 +54,7 @@ def connect_to_ray(
         yield
         return
     with ExitStack() as opened:
+        opened.callback(ray.shutdown)
         cpus = None
         if address != EMBEDDED:
             if address != "auto":
@@ -61,10 +64,7 @@ def connect_to_ray(
             if warm is not None:
                 cpus = opened.enter_context(_join_warm(warm, processes))
             if cpus is None:
-                embedded = embedded or EmbeddedRay(processes)
-                opened.callback(embedded.close)
-                _init(embedded.address())
-        opened.callback(ray.shutdown)
+                _start_embedded(processes)
         _configure_data(cpus)
         yield
 
@@ -80,7 +80,6 @@ class RaySession:
 
     def __init__(self, address: str, processes: int, warm: WarmRay | None = None) -> None:
         self._address, self._processes, self._warm = address, processes, warm
-        self._embedded = EmbeddedRay(processes)
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -90,22 +89,11 @@ class RaySession:
     def __exit__(self, *error: object) -> None:
         """Disconnect, if a connection was made."""
         self._opened.close()
-        self._embedded.close()
-
-    def prepare(self) -> None:
-        """Begin to start Ray, for a command that will need it, without waiting for it."""
-        if self._address != EMBEDDED or ray.is_initialized():
-            return
-        if self._warm is None:
-            self._embedded.begin()
-        else:
-            self._warm.prepare(self._processes)
 
     def connect(self) -> None:
         """Connect, unless this process is connected; the errors are those of `connect_to_ray`."""
         if not ray.is_initialized():
-            session = connect_to_ray(self._address, self._processes, self._warm, self._embedded)
-            self._opened.enter_context(session)
+            self._opened.enter_context(connect_to_ray(self._address, self._processes, self._warm))
 
 
 @contextmanager
@@ -149,16 +137,55 @@ def _connect_warm(warm: WarmRay, processes: int) -> int | None:
     return found.cpus
 
 
-def _init(address: str) -> None:
+def _start_embedded(processes: int) -> None:
+    folder = ray_folder()
+    options = {
+        "num_cpus": default_cpus(processes),
+        "include_dashboard": False,
+        "_temp_dir": str(folder),
+    }
+    # Commands of one user that start at once start their Rays one after the other.
+    with wait_turn(folder.with_name(START_LOCK), "the start of Ray"), report_while("starting Ray"):
+        for left in reversed(range(STARTS)):
+            before = set(_child_processes())
+            try:
+                _init(EMBEDDED, **options)
+                break
+            except TransientError:
+                if not left:
+                    raise
+                _end_failed_start(before)
+
+
+def _end_failed_start(before: set[psutil.Process]) -> None:
+    """End the processes of a failed start; Ray ends its own only when this process ends."""
+    ray.shutdown()
+    for process in set(_child_processes()) - before:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _child_processes() -> list[psutil.Process]:
+    """Return Ray's processes among the children of this process."""
+    children = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("/ray/" in word for word in process.cmdline()):
+                children.append(process)
+    return children
+
+
+def _init(address: str, **options: Any) -> None:
     try:
         with uninterrupted():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises Exception itself
-        raise TransientError(
-            f"Ray cannot be reached at {address}",
-            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            hint="check RAY_ADDRESS, or unset it to use the embedded Ray",
-        ) from error
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # Ray raises Exception itself if a node starts too slowly
+        seen = str(error).splitlines()[0] if str(error) else type(error).__name__
+        what = f"Ray cannot be reached at {address}"
+        hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"
+        if address == EMBEDDED:
+            what, hint = "the embedded Ray did not start", f"try again; see {ray_logs()}"
+        raise TransientError(what, seen=seen, hint=hint) from error
 
 
 def _configure_data(cpus: int | None) -> None:

@@ -1,11 +1,11 @@
-"""The head node of a Ray on this machine.
+"""The head node of a Ray that outlives the command that uses it.
 
-`ray.init` starts a Ray together with processes that nothing here needs: a dashboard, a monitor of
-the autoscaler and a monitor of the logs, three Python programs of 100 MB. This module starts what
-is left: the GCS, the raylet and the raylet's two agents. They listen on loopback and ask for a
-token, by the variables of `millrace.flows.tool_variables`.
+`ray.init` starts a Ray that ends with its process, together with processes that nothing here needs:
+a dashboard, a monitor of the autoscaler and a monitor of the logs, three Python programs of 100 MB.
+This module starts what is left: the GCS, the raylet and the raylet's two agents. They listen on
+loopback and ask for a token, by the variables of `millrace.flows.tool_variables`.
 
-The kernel ends them with the thread that started them (PR_SET_PDEATHSIG), also after SIGKILL.
+The kernel ends them with this process (PR_SET_PDEATHSIG), also after SIGKILL.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from millrace.models.common import ray_worker
 from millrace.models.common.ray_folder import ray_folder
 
 LOOPBACK = "127.0.0.1"
@@ -30,7 +31,7 @@ class HeadNode(Node):  # type: ignore[misc, unused-ignore]
         """Start nothing."""
 
 
-def start_head(cpus: int, worker: Path | None = None) -> HeadNode:
+def start_head(cpus: int) -> HeadNode:
     """Start a head node, and return it when drivers may connect.
 
     Workers start when a task or an actor needs one, never in advance: a worker that is started in
@@ -38,12 +39,9 @@ def start_head(cpus: int, worker: Path | None = None) -> HeadNode:
 
     Args:
         cpus: the number of logical CPUs, which workers and actors reserve.
-        worker: the program that it starts as a worker; None: Ray's own, with the environment of
-            this process.
 
     Raises:
         WorkError: the folder for its sockets and logs cannot be created.
-        Exception: a process of Ray did not start.
     """
     options: dict[str, Any] = {  # Ray's own types of some of them are wrong
         "num_cpus": cpus,
@@ -52,7 +50,7 @@ def start_head(cpus: int, worker: Path | None = None) -> HeadNode:
         "no_monitor": True,
         "node_ip_address": LOOPBACK,
         "temp_dir": str(ray_folder()),
-        **({} if worker is None else {"worker_path": str(worker)}),
+        "worker_path": str(Path(ray_worker.__file__)),
         "_system_config": {"prestart_worker_first_driver": False},
     }
     return HeadNode(RayParams(**options), head=True, shutdown_at_exit=False, spawn_reaper=True)
