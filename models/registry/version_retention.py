@@ -126,7 +126,7 @@ class StoredRuns:
         return list(_pages(store.search_runs, experiment_ids=ids, filter_string=condition))
 
     def remove_version(self, version: ModelVersion) -> None:
-        """Delete a version and its files; its run is told what the version was.
+        """Delete a version and its files; a tag of its run keeps what the version was.
 
         An alias that points at it by now protects it.
         """

@@ -1,17 +1,13 @@
 """Erases rows by their keys from a table of predictions or dead letters, and from its jobs."""
 
-from collections.abc import Callable
-
 import deltalake
 import pyarrow as pa
 
 from millrace.models.data.erase_rows import Erasure, erase_in_newest, scrub_files
 from millrace.models.data.folder import Folder
+from millrace.models.data.forget_rows import Wait
 from millrace.models.data.lease import is_held
 from millrace.serving.batch.job_state import JOBS
-
-Wait = Callable[[str], None]
-"""Waits for a while; it is given what is waited for."""
 
 
 def forget_in_predictions(uri: str, erasure: Erasure, wait: Wait) -> int:

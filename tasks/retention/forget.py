@@ -1,6 +1,6 @@
 """Erases the rows of some keys from everything that Millrace has stored of a model's data."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import deltalake
@@ -11,12 +11,11 @@ from millrace.models.config.model_kind import all_kinds
 from millrace.models.data.erase_bad_rows import by_dead_letter, by_stored_row
 from millrace.models.data.erase_rows import Erasure, erase_in_newest, find_files, scrub_files
 from millrace.models.data.folder import Folder
-from millrace.models.data.forget_rows import forget_in_snapshots
+from millrace.models.data.forget_rows import Wait, forget_in_snapshots
 from millrace.models.data.schema import KEY
 from millrace.models.data.snapshots import DATASETS, QUARANTINE, open_snapshot
 from millrace.serving.batch.forget_predictions import forget_in_jobs, forget_in_predictions
 
-Wait = Callable[[str], None]
 PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
 
 
