@@ -14,6 +14,7 @@ from millrace.models.data.split import joined_keys
 
 ROW, LINE = "row", "line"
 """Column with the JSON of a bad row, and the field of a line that could not be read."""
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def by_stored_row(keys: Collection[str], key_columns: tuple[str, ...]) -> Erasure:
@@ -27,7 +28,8 @@ def by_stored_row(keys: Collection[str], key_columns: tuple[str, ...]) -> Erasur
             is known, and no row is found.
     """
     wanted = frozenset(keys)
-    parts = [split_key(key) for key in sorted(wanted)]
+    # Only a key of several columns is joined, with escapes.
+    parts = [[key] if len(key_columns) == 1 else split_key(key) for key in sorted(wanted)]
 
     def find(rows: pa.Table) -> pa.BooleanArray:
         return pa.array([_has_key(text, wanted, parts, key_columns) for text in _texts(rows)])
@@ -60,8 +62,8 @@ def _has_key(
 ) -> bool:
     try:
         row = json.loads(text)
-    except ValueError:
-        row = {LINE: text}
+    except ValueError:  # it was cut, because it is long
+        row = {LINE: _unescaped(text)}
     if not isinstance(row, Mapping):
         return False
     if set(row) == {LINE} and LINE not in key_columns:
@@ -80,6 +82,15 @@ def _key_of(row: Mapping[str, Any], key_columns: tuple[str, ...]) -> str | None:
     }
     key: str = joined_keys(pa.table(texts), key_columns)[0].as_py()
     return key
+
+
+def _unescaped(text: str) -> str:
+    """Return cut JSON without its escapes: the `n` of a line break is no letter of a word."""
+    return re.sub(
+        r"\\(?:u([0-9a-fA-F]{4})|(.))",
+        lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]),
+        text,
+    )
 
 
 def _is_word(word: str, text: str) -> bool:

@@ -16,6 +16,7 @@ from millrace.models.data.erase_rows import (
     pad,
     scrub_files,
 )
+from millrace.models.data.row_checks import as_json
 
 ROWS = 5_000
 KEYS = Erasure.by_value("_key", ["k7", "k4000", "unknown"])
@@ -139,6 +140,27 @@ def test_bad_rows_are_found_by_their_key_columns() -> None:
     ]
     found = erasure.find(pa.table({"row": pa.array(rows, pa.string())})).to_pylist()
     assert found == [True, False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("customers", [5, 5_000])
+def test_a_key_inside_a_record_of_many_lines_is_found(customers: int) -> None:
+    record = "".join(f'C{n:06d},{n},"Rome"\n' for n in range(customers))
+    rows = pa.table({"row": [as_json({"line": record})]})
+    for n in (0, 1, 4):
+        assert by_stored_row([f"C{n:06d}"], ("id",)).find(rows).to_pylist() == [True]
+    assert by_stored_row(["nC000001"], ("id",)).find(rows).to_pylist() == [False]
+
+
+def test_a_cut_row_is_searched_by_words() -> None:
+    rows = pa.table({"row": [as_json({"id": "C:\\n1\u0001\\", "x": 30_000 * "a"})]})
+    assert by_stored_row(["C:\\n1"], ("id",)).find(rows).to_pylist() == [True]
+    assert by_stored_row(["1"], ("id",)).find(rows).to_pylist() == [False]
+
+
+@pytest.mark.parametrize("key", ["DOMAIN\\\\user", "a|b"])
+def test_a_key_of_one_column_is_searched_as_it_is(key: str) -> None:
+    rows = pa.table({"row": [as_json({"line": f"{key},1,2"}), as_json({"line": "a,b,DOMAINuser"})]})
+    assert by_stored_row([key], ("id",)).find(rows).to_pylist() == [True, False]
 
 
 def test_without_key_columns_only_unreadable_lines_are_found() -> None:
