@@ -25,6 +25,7 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
     """Ingest the source into the dataset's table, and return the snapshot."""
     with progress.bar("ingest", None, "rows") as bar:
         snapshot = ingest.ingest(pipeline, installation, on_progress=bar.update)
+    log.info("ingest: %s", snapshot.files_read)
     state = "new" if snapshot.created else "unchanged"
     log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
     log.info("%s", describe_schema(snapshot.schema))

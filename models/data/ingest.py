@@ -24,7 +24,6 @@ from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
 from millrace.models.data.read_source import Progress, require_few_categories
-from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,
@@ -38,6 +37,9 @@ from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import Source
 from millrace.models.data.spool import staging_folder
 from millrace.models.data.table_commit import commit_files
+
+OF_THIS_READING = ("quarantined", "reasons", "files_read")
+"""What a snapshot says of the reading that found it unchanged, and not of the one that made it."""
 
 
 def ingest(
@@ -86,20 +88,21 @@ def _ingest(
         done = read_changes(source, table, stored, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
-        snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)
+        snapshot = _snapshot_of(pipeline.name, uri, done, combined, source)
         for read in done.read:
             read.bad.publish(bad_uri, spec.source, read.part.digest.hexdigest())
         verdict = decide(snapshot, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            return replace(stored, quarantined=snapshot.quarantined, reasons=snapshot.reasons)
+            now = {name: getattr(snapshot, name) for name in OF_THIS_READING}
+            return replace(stored, **now)
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
         return _publish(table, snapshot, done, listed)
 
 
 def _snapshot_of(
-    name: str, uri: str, schema: TableSchema, combined: Combined, source: Source
+    name: str, uri: str, done: ReadRows, combined: Combined, source: Source
 ) -> Snapshot:
     """Return the snapshot to publish.
 
@@ -107,7 +110,7 @@ def _snapshot_of(
     """
     categories = {
         column.name: tuple(value for value, _ in combined.statistics[column.name].counts or ())
-        for column in schema.columns
+        for column in done.schema.columns
         if column.type == "category" and column.categories is None
     }
     return Snapshot(
@@ -116,12 +119,13 @@ def _snapshot_of(
         version=-1,
         digest=combined.digest.hexdigest(),
         rows=combined.digest.rows,
-        schema=schema.with_categories(categories),
+        schema=done.schema.with_categories(categories),
         statistics=combined.statistics,
         source=_manifest(combined, source),
         quarantined=combined.quarantined,
         reasons=combined.reasons,
         created=True,
+        files_read=done.files,
     )
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import basename
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.files_read import NO_FILES, FilesRead
 from millrace.models.data.part_store import PartList, load_parts, reading_of
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, files_of, group_files, plan_reading
@@ -25,11 +27,13 @@ class ReadRows:
         schema: the schema that every row had to fit, before categories are collected.
         kept: parts of the newest snapshot whose rows stay.
         read: parts that were read.
+        files: which files of the source were read, and why.
     """
 
     schema: TableSchema
     kept: tuple[Part, ...]
     read: tuple[ReadPart, ...]
+    files: FilesRead
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -60,10 +64,12 @@ def read_changes(
         TransientError: a source on the network cannot be read to the end, or a file changed while
             it was read.
     """
-    known = _known_parts(table, stored.uri, source.spec) if table and stored else None
     way = _Way(folder, run_tasks, _Counter(on_progress).add)
-    done = _read_new_files(source, known, way) if known else None
-    return done or _read_all(source, stored.schema if stored else None, way)
+    if table is None or stored is None:
+        return _read_all(source, None, way, "the first ingestion")
+    known = _known_parts(table, stored.uri, source.spec)
+    done = known if isinstance(known, str) else _read_new_files(source, known, way)
+    return _read_all(source, stored.schema, way, done) if isinstance(done, str) else done
 
 
 @dataclass(frozen=True)
@@ -96,45 +102,51 @@ class _Counter:
 
 def _known_parts(
     table: DeltaTable, uri: str, spec: DatasetSpec
-) -> tuple[PartList, tuple[Part, ...]] | None:
-    """Return the parts of the newest snapshot; None if they cannot be a part of the next one.
-
-    That is so if they were read with other settings, if a manifest is missing, or if the table's
-    files are no longer those of the snapshot.
-    """
+) -> tuple[PartList, tuple[Part, ...]] | str:
+    """Return the parts of the newest snapshot, or why they cannot be a part of the next one."""
+    if spec.mode == "full":
+        return "dataset.mode is full"
     newest = next((entry for entry in table.history() if METADATA in entry), {})
     listed = PartList.of_commit(newest)
-    if spec.mode == "full" or listed is None or listed.reading != reading_of(spec):
-        return None
-    parts = load_parts(uri, listed.ids)
+    if listed is not None and listed.reading != reading_of(spec):
+        return "a setting of dataset has changed, or this version of Millrace reads otherwise"
+    parts = load_parts(uri, listed.ids) if listed else None
+    if listed is None or parts is None:
+        return "the newest snapshot does not say which rows came from which file"
     stored = set(pa.table(table.get_add_actions())["path"].to_pylist())
-    if parts is None or not stored.issuperset(files_of(parts)):
-        return None
+    if not stored.issuperset(files_of(parts)):
+        return "another program has rewritten the table"
     return listed, parts
 
 
 def _read_new_files(
     source: Source, known: tuple[PartList, tuple[Part, ...]], way: _Way
-) -> ReadRows | None:
-    """Read the new and the changed files; None if all files have to be read.
+) -> ReadRows | str:
+    """Read the new and the changed files, or return why all files have to be read.
 
     The first file says which columns there are and what their types are, so it must be unchanged.
     """
     listed, parts = known
     found = source.found()
+    if not found:
+        return NO_FILES
     plan = plan_reading(parts, found, source.is_same)
-    kept = {file.path for part in plan.kept for file in part.sources}
-    if not found or found[0].path not in kept:
-        return None
-    return ReadRows(listed.schema, plan.kept, way.read(source, plan.read, listed.schema))
+    first = found[0].path
+    if first not in plan.unchanged:
+        was_read = any(file.path == first for part in parts for file in part.sources)
+        state = "has changed" if was_read else "is new"
+        return f"the first file, {basename(first)}, says which columns there are, and {state}"
+    read = way.read(source, plan.read, listed.schema)
+    return ReadRows(listed.schema, plan.kept, read, FilesRead.by_plan(plan, parts, found))
 
 
-def _read_all(source: Source, stored: TableSchema | None, way: _Way) -> ReadRows:
-    """Read the whole source."""
+def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: str) -> ReadRows:
+    """Read the whole source; `because` is the reason."""
     schema, rows = open_rows(source, source.spec, stored)
-    groups = group_files(source.found())
+    found = source.found()
+    groups, files = group_files(found), FilesRead.all_of(found, because)
     if len(groups) > 1 or len(source.cut()) > 1:
         del rows
-        return ReadRows(schema, (), way.read(source, groups, schema))
+        return ReadRows(schema, (), way.read(source, groups, schema), files)
     task = ReadTask(source, schema, way.folder, opened=rows)
-    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)))
+    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)), files)

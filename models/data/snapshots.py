@@ -20,6 +20,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.files_read import FilesRead
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import BUCKET, TableSchema
 from millrace.models.data.sources.arrow_source import scan_batches
@@ -50,6 +51,7 @@ class Snapshot:
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
         created: whether the ingestion that returned this snapshot also created it.
+        files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
 
@@ -64,6 +66,7 @@ class Snapshot:
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     created: bool = False
+    files_read: FilesRead | None = None
     removed: str = ""
 
     @property
@@ -113,7 +116,7 @@ def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the custom metadata of the commit that makes the snapshot."""
-    left_out = ("name", "uri", "version", "created", "removed")
+    left_out = ("name", "uri", "version", "created", "files_read", "removed")
     values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
     return {METADATA: json.dumps(values)}
 

@@ -17,7 +17,9 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
 from millrace.models.data import part_tasks, parts, snapshots
 from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.files_read import FilesRead
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.source import SourceFile
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("x", pa.float64()), ("c", pa.string()), ("y", pa.string())]
@@ -62,6 +64,7 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LARGE_BYTES", 2000)
     monkeypatch.setattr(parts, "MOST_SMALL", 3)
+    monkeypatch.setattr(parts, "SMALL_PARTS", 2)
 
 
 class Home:
@@ -202,6 +205,90 @@ def test_a_file_that_was_only_touched_is_not_read(home: Home) -> None:
     assert home.rows_read == 0
 
 
+@pytest.fixture
+def four_files(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """The home, with four files in its snapshot that are small beside the usual limits."""
+    monkeypatch.undo()
+    for name in ("c", "d"):
+        write_csv(home.pipeline.folder / f"{name}.csv", make_rows(random.Random(5), 80))
+    other = Home(home.pipeline.folder, "auto", "*.csv")
+    other.installation = Installation(
+        home.installation.home / "other", "", str(home.installation.home / "other" / "tables")
+    )
+    assert str(other.ingest().files_read) == "read all 4 files: the first ingestion"
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changed", "removed", "touched", "words"),
+    [
+        ("b", "", "", "read 1 of 4 files (1 changed); 3 as before"),
+        ("", "c", "b", "read 0 of 3 files; 3 as before, 1 removed"),
+        ("d", "b", "a", "read 1 of 3 files (1 changed); 2 as before, 1 removed"),
+        ("e", "", "", "read 1 of 5 files (1 new); 4 as before"),
+        ("", "", "d", "read 0 of 4 files; 4 as before"),
+        ("a", "", "", "read all 4 files: the first file, a.csv, says which columns there are, "
+         "and has changed"),
+        ("0", "", "", "read all 5 files: the first file, 0.csv, says which columns there are, "
+         "and is new"),
+    ],
+)  # fmt: skip
+def test_small_files_are_read_one_by_one(
+    four_files: Home, changed: str, removed: str, touched: str, words: str
+) -> None:
+    folder = four_files.pipeline.folder
+    if changed:
+        write_csv(folder / f"{changed}.csv", make_rows(random.Random(7), 30))
+    if removed:
+        (folder / f"{removed}.csv").unlink()
+    if touched:
+        (folder / f"{touched}.csv").touch()
+    made = four_files.ingest()
+    assert str(made.files_read) == words
+    require_same(made, Home(folder, "full", "*.csv").ingest())
+
+
+def test_a_file_beside_the_first_one_does_not_read_all(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (home.pipeline.folder / "a.csv").stat().st_size
+    monkeypatch.setattr(parts, "LARGE_BYTES", int(3.5 * size))
+    monkeypatch.setattr(parts, "SMALL_PARTS", 1)
+    for name in ("c", "d", "e", "f", "g"):
+        write_csv(home.pipeline.folder / f"{name}.csv", make_rows(random.Random(5), 80))
+    (home.pipeline.folder / "a.csv").write_text("id,x,c,y\n1,2,p,no\n")
+    assert home.ingest().files_read == FilesRead.all_of(
+        7 * [SourceFile("", 0)],
+        "the first file, a.csv, says which columns there are, and has changed",
+    )
+    write_csv(home.pipeline.folder / "b.csv", make_rows(random.Random(6), 80))
+    made = home.ingest()
+    beside = "unchanged beside them"
+    assert str(made.files_read) == f"read 5 of 7 files (1 changed, 4 {beside}); 2 as before"
+    require_same(made, Home(home.pipeline.folder, "full", "*.csv").ingest())
+
+
+def test_files_that_an_earlier_version_read_together_come_apart(
+    four_files: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = four_files.pipeline.folder
+    monkeypatch.setattr(parts, "SMALL_PARTS", 1)
+    write_csv(folder / "a.csv", make_rows(random.Random(8), 80))
+    four_files.ingest()
+    monkeypatch.undo()
+    beside = "unchanged beside them"
+    for seed, words in enumerate(
+        [f"read 4 of 4 files (1 changed, 3 {beside}); 0 as before",
+         "read 1 of 4 files (1 changed); 3 as before"]
+    ):  # fmt: skip
+        write_csv(folder / "b.csv", make_rows(random.Random(seed), 80))
+        assert str(four_files.ingest().files_read) == words
+
+
+def test_a_snapshot_that_another_run_made_says_no_files(home: Home) -> None:
+    assert snapshots.open_snapshot(home.installation, "t").files_read is None
+
+
 def test_the_files_of_kept_rows_stay_and_those_of_others_go(home: Home) -> None:
     uri = home.installation.table("datasets", "t")
     before = set(pa.table(DeltaTable(uri).get_add_actions())["path"].to_pylist())
@@ -236,7 +323,7 @@ def test_other_settings_read_all(home: Home, change: dict[str, Any]) -> None:
     home.pipeline = home.pipeline.model_copy(update={"dataset": dataset}).with_folder(
         home.pipeline.folder
     )
-    home.ingest()
+    assert home.ingest().files_read.all_because
     assert home.rows_read == 160
 
 
