@@ -18,12 +18,13 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import EMBEDDED, Installation, has_jobs_api
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.part_store import PartList, reading_of, stored_parts
 from millrace.models.data.part_tasks import LocalTasks, TaskRunner
 from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
-from millrace.models.data.read_source import Progress, require_few_categories
+from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,

@@ -17,8 +17,9 @@ import pyarrow as pa
 from millrace.models.common.ahead import map_ahead
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
-from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
+from millrace.models.data.infer_schema import resolve_schema
 from millrace.models.data.parts import Part
 from millrace.models.data.quarantine import BadRows, Quarantine
 from millrace.models.data.row_checks import check
@@ -236,24 +237,3 @@ def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
         hint="check that the source is fully written, and that dataset.source and dataset.format "
         "are right",
     )
-
-
-def require_few_categories(schema: TableSchema, statistics: Mapping[str, ColumnStatistics]) -> None:
-    """Check that no category column has more values than there may be categories.
-
-    Raises:
-        InputError: a column has too many values.
-    """
-    for column in schema.columns:
-        counts = statistics[column.name].counts if column.name in statistics else None
-        if column.type == "category" and counts is not None and len(counts) > MAX_CATEGORIES:
-            raise InputError(
-                f"column {column.name!r} has more than {MAX_CATEGORIES} different values",
-                seen=", ".join(str(value) for value, _ in counts[:5]) + ", …",
-                valid=f"a category with at most {MAX_CATEGORIES} values",
-                hint="set dataset.task: regression to predict a number"
-                if column.name == schema.target
-                else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
-                "out of dataset.features; or declare it as {type: string} to store it without "
-                "learning from it, or as {type: text} for model.family: text_classifier",
-            )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from millrace.models.common.errors import InputError
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.category_limit import require_few_categories
+from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.read_source import open_rows
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
@@ -43,7 +45,7 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         None for a Python function, which may do anything and is called by a run only.
 
     Raises:
-        InputError: the source holds no rows, or a column does not fit.
+        InputError: the source holds no rows, or a column does not fit, or has too many values.
         TransientError: a source on the network cannot be read.
     """
     source = open_source(pipeline.dataset, pipeline.folder)
@@ -51,14 +53,17 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         return None
     kind_of_family(pipeline.model.family).check_dataset(source.spec, pipeline.model.family)
     schema, chunks = open_rows(source, source.spec, stored)
-    rows, reasons = 0, Counter[str]()
+    rows, reasons, statistics = 0, Counter[str](), dict[str, ColumnStatistics]()
     for chunk in chunks:
         some = _first_rows(chunk, SAMPLE_ROWS - rows)
         rows += len(some)
-        reasons.update(check(some.rows, schema, 0).bad["reason"].to_pylist())
+        checked = check(some.rows, schema, 0)
+        statistics = merge(statistics, statistics_of(checked.good, schema))
+        reasons.update(checked.bad["reason"].to_pylist())
         reasons.update(line.reason for line in some.unreadable)
         if rows >= SAMPLE_ROWS:
             break
+    require_few_categories(schema, statistics)
     return SampleCheck(schema, rows, dict(reasons.most_common()))
 
 
