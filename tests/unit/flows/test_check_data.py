@@ -100,7 +100,7 @@ def test_a_thousand_values_pass(file: Path) -> None:
 
 
 def test_a_model_that_cannot_be_built_is_refused_by_full(file: Path) -> None:
-    file.write_text(file.read_text() + "model: {family: mlp, params: {no_such: 1}}\n")
+    file.write_text(file.read_text() + "model: {family: mlp, params: {hidden: [none]}}\n")
     check(file, GOOD)
     with pytest.raises(InputError, match="could not be built"):
         check(file, GOOD, "--full")
