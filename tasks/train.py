@@ -8,6 +8,7 @@ from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
+from millrace.models.data.files_read import describe_files
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
@@ -30,7 +31,9 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
     log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
     log.info("%s", describe_schema(snapshot.schema))
     if snapshot.quarantined:
-        log.warning("%s rows in quarantine: %s", snapshot.quarantined, dict(snapshot.reasons))
+        where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
+        reasons = dict(snapshot.reasons)
+        log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
     if hint := nulls_hint(snapshot):
         log.warning("%s", hint)
     return snapshot

@@ -1,11 +1,15 @@
 """Which files of its source an ingestion read, and why, in one line."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from posixpath import commonpath, dirname, relpath
 
+from millrace.models.common.errors import list_names
 from millrace.models.data.parts import Part, ReadingPlan
 from millrace.models.data.sources.source import SourceFile
 
+MAX_NAMED = 5
+"""Most files that a line names."""
 NO_FILES = "the source is not made of files"
 
 
@@ -72,3 +76,14 @@ class FilesRead:
         text = f"read {self.read:,} of {self.files:,} files" + (f" ({why})" if why else "")
         gone = f", {self.removed:,} removed" if self.removed else ""
         return f"{text}; {self.files - self.read:,} as before{gone}"
+
+
+def describe_files(counts: Mapping[str, int]) -> str:
+    """Return numbers of rows by file in one line, such as `a.csv (12), b.csv (3)`.
+
+    Args:
+        counts: the numbers by path; at least one. The folder that all share is left out.
+    """
+    root = commonpath([dirname(path) for path in counts])
+    named = [f"{relpath(path, root or '.')} ({count:,})" for path, count in counts.items()]
+    return list_names(named, MAX_NAMED)

@@ -39,7 +39,7 @@ from millrace.models.data.sources.source import Source
 from millrace.models.data.spool import staging_folder
 from millrace.models.data.table_commit import commit_files
 
-OF_THIS_READING = ("quarantined", "reasons", "files_read")
+OF_THIS_READING = ("quarantined", "reasons", "bad_files", "files_read")
 """What a snapshot says of the reading that found it unchanged, and not of the one that made it."""
 
 
@@ -126,6 +126,7 @@ def _snapshot_of(
         quarantined=combined.quarantined,
         reasons=combined.reasons,
         created=True,
+        bad_files=combined.bad_files,
         files_read=done.files,
     )
 

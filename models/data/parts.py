@@ -38,6 +38,7 @@ class Part:
         statistics: statistics of the rows, by column.
         quarantined: number of bad rows.
         reasons: number of bad rows by reason.
+        bad_files: number of bad rows by path of their file, as far as it is known.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Part:
     statistics: Mapping[str, ColumnStatistics] = field(repr=False)
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    bad_files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -76,6 +78,7 @@ class Part:
             },
             quarantined=values["quarantined"],
             reasons=values["reasons"],
+            bad_files=values.get("bad_files", {}),
         )
 
 
@@ -169,6 +172,7 @@ class Combined:
         statistics: statistics of all rows, by column.
         quarantined: number of bad rows.
         reasons: number of bad rows by reason, the most frequent first.
+        bad_files: number of bad rows by path of their file, the most first.
     """
 
     parts: tuple[Part, ...]
@@ -176,20 +180,29 @@ class Combined:
     statistics: dict[str, ColumnStatistics]
     quarantined: int
     reasons: dict[str, int]
+    bad_files: dict[str, int]
 
 
 def combine(parts: Sequence[Part]) -> Combined:
     """Return what parts are together, in whatever order they are given."""
     ordered = sorted(parts, key=lambda part: part.sources[0].path if part.sources else "")
-    digest, reasons = Digest(), Counter[str]()
+    digest, reasons, bad_files = Digest(), Counter[str](), Counter[str]()
     for part in ordered:
         digest.add(part.digest)
         reasons.update(part.reasons)
+        bad_files.update(part.bad_files)
     statistics: dict[str, ColumnStatistics] = reduce(
         merge, (part.statistics for part in ordered), {}
     )
     quarantined = sum(part.quarantined for part in ordered)
-    return Combined(tuple(ordered), digest, statistics, quarantined, dict(reasons.most_common()))
+    return Combined(
+        tuple(ordered),
+        digest,
+        statistics,
+        quarantined,
+        dict(reasons.most_common()),
+        dict(bad_files.most_common()),
+    )
 
 
 def files_of(parts: Sequence[Part]) -> tuple[str, ...]:

@@ -15,13 +15,14 @@ from uuid import uuid4
 import pyarrow as pa
 
 from millrace.models.common.ahead import map_ahead
+from millrace.models.common.arrays import Indices
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import resolve_schema
 from millrace.models.data.parts import Part
-from millrace.models.data.quarantine import BadRows, Quarantine
+from millrace.models.data.quarantine import BadRows, Quarantine, bad_of_chunk
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.schema import KEY, TableSchema
@@ -30,7 +31,6 @@ from millrace.models.data.sources.source import (
     Chunk,
     Source,
     SourceFile,
-    Unreadable,
     read_error,
 )
 from millrace.models.data.split import Digest, hash_rows, with_keys
@@ -47,8 +47,9 @@ class CheckedChunk:
 
     Attributes:
         good: the good rows, with `_key` and `_bucket`.
-        bad: the bad rows, with the schema `BAD`.
-        unreadable: the unreadable lines.
+        bad: the unreadable lines and the bad rows, with the schema `BAD`.
+        file: path of the file that they are in; empty if there is not one.
+        records: number of each in the file, from 1.
         rows: number of rows that were read.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
@@ -56,7 +57,8 @@ class CheckedChunk:
 
     good: pa.RecordBatch
     bad: pa.RecordBatch
-    unreadable: tuple[Unreadable, ...]
+    file: str
+    records: Indices
     rows: int
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
@@ -65,12 +67,14 @@ class CheckedChunk:
 def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> CheckedChunk:
     """Check and count the rows of a chunk; write no more bad rows than the quarantine takes."""
     checked = check(chunk.rows, schema, quarantine.room)
+    bad, records = bad_of_chunk(chunk, checked)
     hashes, digest = hash_rows(checked.good), Digest()
     digest.update(hashes)
     return CheckedChunk(
         with_keys(checked.good, schema, hashes),
-        checked.bad,
-        chunk.unreadable,
+        bad,
+        chunk.file,
+        records,
         chunk.rows.num_rows,
         digest,
         statistics_of(checked.good, schema),
@@ -97,7 +101,7 @@ class Reading:
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
-        self.quarantine.add(chunk.bad, chunk.unreadable)
+        self.quarantine.add(chunk.bad, chunk.file, chunk.records)
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
         require_few_categories(self.schema, self.statistics)
@@ -117,6 +121,7 @@ class Reading:
             statistics=self.statistics,
             quarantined=bad.rows,
             reasons=bad.reasons,
+            bad_files=bad.files,
         )
         return ReadPart(part, files, bad)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.model_kind import kind_of_family
@@ -72,7 +72,7 @@ def _first_rows(chunk: Chunk, most: int) -> Chunk:
     if len(chunk) <= most:
         return chunk
     lines = tuple(line for line in chunk.unreadable if line.before < most)
-    return Chunk(chunk.rows.slice(0, max(most - len(lines), 0)), lines)
+    return replace(chunk, rows=chunk.rows.slice(0, max(most - len(lines), 0)), unreadable=lines)
 
 
 def describe_reasons(reasons: Mapping[str, int]) -> str:

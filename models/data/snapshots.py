@@ -51,6 +51,8 @@ class Snapshot:
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
         created: whether the ingestion that returned this snapshot also created it.
+        bad_files: number of rows that the ingestion quarantined, by path of their file, the most
+            first; empty if another ingestion made the snapshot.
         files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
@@ -66,6 +68,7 @@ class Snapshot:
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     created: bool = False
+    bad_files: Mapping[str, int] = field(default_factory=dict)
     files_read: FilesRead | None = None
     removed: str = ""
 
@@ -116,7 +119,7 @@ def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the custom metadata of the commit that makes the snapshot."""
-    left_out = ("name", "uri", "version", "created", "files_read", "removed")
+    left_out = ("name", "uri", "version", "created", "bad_files", "files_read", "removed")
     values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
     return {METADATA: json.dumps(values)}
 

@@ -59,10 +59,11 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
                 raise _not_csv(file, error) from error
             unreadable = _take_ragged(tuple(ragged), lines, rows, batch.num_rows)
             del ragged[: len(unreadable)]  # the reader is ahead: the rest belongs to later rows
-            yield Chunk(as_text(batch), unreadable)
+            yield Chunk(as_text(batch), unreadable, file.path, rows + lines)
             rows, lines = rows + batch.num_rows, lines + len(unreadable)
     if ragged:
-        yield Chunk(pa.record_batch({}), tuple(_unreadable(row, 0) for row in ragged))
+        last = tuple(_unreadable(row, 0) for row in ragged)
+        yield Chunk(pa.record_batch({}), last, file.path, rows + lines)
 
 
 def _take_ragged(
