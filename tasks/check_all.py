@@ -29,6 +29,7 @@ class FullCheck:
         rows: number of good rows.
         quarantined: number of rows that a run puts into quarantine.
         reasons: number of these rows by reason.
+        line_breaks: number of cells of CSV files that have line breaks.
         schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
             the pipeline names registered versions.
@@ -37,6 +38,7 @@ class FullCheck:
     rows: int
     quarantined: int
     reasons: Mapping[str, int]
+    line_breaks: int
     schema: str
     model: str
 
@@ -69,6 +71,7 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
             rows=snapshot.rows,
             quarantined=snapshot.quarantined,
             reasons=dict(snapshot.reasons),
+            line_breaks=snapshot.line_breaks,
             schema=describe_schema(snapshot.schema),
             model=model,
         )

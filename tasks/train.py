@@ -12,6 +12,7 @@ from millrace.models.data.files_read import describe_files
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.csv_quotes import describe_line_breaks
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
 from millrace.tasks import progress
@@ -34,6 +35,8 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
         where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
         reasons = dict(snapshot.reasons)
         log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
+    if snapshot.line_breaks:
+        log.warning("%s", describe_line_breaks(snapshot.line_breaks))
     if hint := nulls_hint(snapshot):
         log.warning("%s", hint)
     return snapshot

@@ -8,6 +8,7 @@ from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
 from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
 from millrace.models.data.schema import TableSchema, describe_schema
+from millrace.models.data.sources.csv_quotes import describe_line_breaks
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
@@ -28,6 +29,7 @@ def check_first_rows(pipeline: "Pipeline") -> None:
     bad = sum(found.reasons.values())
     words = f", {bad:,} of them bad: {describe_reasons(found.reasons)}" if bad else ", all good"
     report(f"sample: the first {found.rows:,} rows{words}")
+    _report_line_breaks(found.line_breaks)
 
 
 def check_all_rows(pipeline: "Pipeline") -> None:
@@ -47,8 +49,14 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     rows = found.rows + found.quarantined
     bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"
     report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run publishes them")
+    _report_line_breaks(found.line_breaks)
     model = f"built, {found.model}" if found.model else "not built, because it refers to others"
     report(f"model: {model}")
+
+
+def _report_line_breaks(cells: int) -> None:
+    if cells:
+        report(f"warning: {describe_line_breaks(cells)}")
 
 
 def _stored_schema(pipeline: "Pipeline") -> TableSchema | None:

@@ -28,6 +28,7 @@ from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,
+    OF_A_READING,
     QUARANTINE,
     Snapshot,
     metadata_of,
@@ -38,9 +39,6 @@ from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import Source
 from millrace.models.data.spool import staging_folder
 from millrace.models.data.table_commit import commit_files
-
-OF_THIS_READING = ("quarantined", "reasons", "bad_files", "files_read")
-"""What a snapshot says of the reading that found it unchanged, and not of the one that made it."""
 
 
 def ingest(
@@ -96,8 +94,8 @@ def _ingest(
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            now = {name: getattr(snapshot, name) for name in OF_THIS_READING}
-            return replace(stored, **now)
+            now = ("quarantined", "reasons", *OF_A_READING)
+            return replace(stored, **{name: getattr(snapshot, name) for name in now})
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
         return _publish(table, snapshot, done, listed)
 
@@ -127,6 +125,7 @@ def _snapshot_of(
         reasons=combined.reasons,
         created=True,
         bad_files=combined.bad_files,
+        line_breaks=combined.line_breaks,
         files_read=done.files,
     )
 

@@ -39,6 +39,7 @@ class Part:
         quarantined: number of bad rows.
         reasons: number of bad rows by reason.
         bad_files: number of bad rows by path of their file, as far as it is known.
+        line_breaks: number of cells of CSV files that have line breaks.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Part:
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     bad_files: Mapping[str, int] = field(default_factory=dict)
+    line_breaks: int = 0
 
     @property
     def size(self) -> int:
@@ -79,6 +81,7 @@ class Part:
             quarantined=values["quarantined"],
             reasons=values["reasons"],
             bad_files=values.get("bad_files", {}),
+            line_breaks=values.get("line_breaks", 0),
         )
 
 
@@ -173,6 +176,7 @@ class Combined:
         quarantined: number of bad rows.
         reasons: number of bad rows by reason, the most frequent first.
         bad_files: number of bad rows by path of their file, the most first.
+        line_breaks: number of cells of CSV files that have line breaks.
     """
 
     parts: tuple[Part, ...]
@@ -181,6 +185,7 @@ class Combined:
     quarantined: int
     reasons: dict[str, int]
     bad_files: dict[str, int]
+    line_breaks: int
 
 
 def combine(parts: Sequence[Part]) -> Combined:
@@ -202,6 +207,7 @@ def combine(parts: Sequence[Part]) -> Combined:
         quarantined,
         dict(reasons.most_common()),
         dict(bad_files.most_common()),
+        sum(part.line_breaks for part in ordered),
     )
 
 

@@ -50,6 +50,7 @@ class CheckedChunk:
         bad: the unreadable lines and the bad rows, with the schema `BAD`.
         file: path of the file that they are in; empty if there is not one.
         records: number of each in the file, from 1.
+        line_breaks: number of cells of a CSV file that have line breaks.
         rows: number of rows that were read.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
@@ -59,6 +60,7 @@ class CheckedChunk:
     bad: pa.RecordBatch
     file: str
     records: Indices
+    line_breaks: int
     rows: int
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
@@ -75,6 +77,7 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
         bad,
         chunk.file,
         records,
+        chunk.line_breaks,
         chunk.rows.num_rows,
         digest,
         statistics_of(checked.good, schema),
@@ -91,6 +94,7 @@ class Reading:
         id: name of the part.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
+        line_breaks: number of cells of CSV files that have line breaks.
     """
 
     schema: TableSchema
@@ -98,10 +102,12 @@ class Reading:
     id: str = field(default_factory=lambda: uuid4().hex)
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
+    line_breaks: int = 0
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
         self.quarantine.add(chunk.bad, chunk.file, chunk.records)
+        self.line_breaks += chunk.line_breaks
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
         require_few_categories(self.schema, self.statistics)
@@ -122,6 +128,7 @@ class Reading:
             quarantined=bad.rows,
             reasons=bad.reasons,
             bad_files=bad.files,
+            line_breaks=self.line_breaks,
         )
         return ReadPart(part, files, bad)
 

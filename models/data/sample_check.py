@@ -27,11 +27,13 @@ class SampleCheck:
         schema: the schema that every row must fit.
         rows: number of rows in the sample, unreadable lines included.
         reasons: number of bad rows by reason.
+        line_breaks: number of cells of CSV files that have line breaks, in these rows or beside.
     """
 
     schema: TableSchema
     rows: int
     reasons: Mapping[str, int]
+    line_breaks: int = 0
 
 
 def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck | None:
@@ -53,10 +55,12 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         return None
     kind_of_family(pipeline.model.family).check_dataset(source.spec, pipeline.model.family)
     schema, chunks = open_rows(source, source.spec, stored)
-    rows, reasons, statistics = 0, Counter[str](), dict[str, ColumnStatistics]()
+    rows = line_breaks = 0
+    reasons, statistics = Counter[str](), dict[str, ColumnStatistics]()
     for chunk in chunks:
         some = _first_rows(chunk, SAMPLE_ROWS - rows)
         rows += len(some)
+        line_breaks += some.line_breaks
         checked = check(some.rows, schema, 0)
         statistics = merge(statistics, statistics_of(checked.good, schema))
         reasons.update(checked.bad["reason"].to_pylist())
@@ -64,7 +68,7 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         if rows >= SAMPLE_ROWS:
             break
     require_few_categories(schema, statistics)
-    return SampleCheck(schema, rows, dict(reasons.most_common()))
+    return SampleCheck(schema, rows, dict(reasons.most_common()), line_breaks)
 
 
 def _first_rows(chunk: Chunk, most: int) -> Chunk:

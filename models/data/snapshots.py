@@ -33,6 +33,8 @@ QUARANTINE = "quarantine"
 RETENTION, REMOVED = "_retention", "removed.json"
 """Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
 SAMPLED_GROUPS = 32
+OF_A_READING = ("bad_files", "line_breaks", "files_read")
+"""What is known of a snapshot only by the ingestion that returned it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Snapshot:
         created: whether the ingestion that returned this snapshot also created it.
         bad_files: number of rows that the ingestion quarantined, by path of their file, the most
             first; empty if another ingestion made the snapshot.
+        line_breaks: number of cells of its CSV files that have line breaks; 0 if another ingestion
+            made the snapshot.
         files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
@@ -69,6 +73,7 @@ class Snapshot:
     reasons: Mapping[str, int] = field(default_factory=dict)
     created: bool = False
     bad_files: Mapping[str, int] = field(default_factory=dict)
+    line_breaks: int = 0
     files_read: FilesRead | None = None
     removed: str = ""
 
@@ -119,7 +124,7 @@ def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the custom metadata of the commit that makes the snapshot."""
-    left_out = ("name", "uri", "version", "created", "bad_files", "files_read", "removed")
+    left_out = {"name", "uri", "version", "created", "removed", *OF_A_READING}
     values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
     return {METADATA: json.dumps(values)}
 

@@ -50,12 +50,14 @@ class Chunk:
         unreadable: the unreadable lines between the rows, in order.
         file: path of the file that they are in; empty if they are in no file, or in several.
         before: number of rows and unreadable lines of the file that come before the chunk.
+        line_breaks: number of cells of a CSV file that have line breaks.
     """
 
     rows: pa.RecordBatch
     unreadable: tuple[Unreadable, ...] = ()
     file: str = ""
     before: int = 0
+    line_breaks: int = 0
 
     def __len__(self) -> int:
         """Return the number of rows and unreadable lines."""

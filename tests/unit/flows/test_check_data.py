@@ -99,6 +99,15 @@ def test_a_thousand_values_pass(file: Path) -> None:
     assert "note0 category" in check(file, text_rows(1, 1000))[1]
 
 
+@pytest.mark.parametrize("options", [(), ("--full",)])
+@pytest.mark.parametrize("last", ['3,"p\nq",a', '3,"pq",a'])
+def test_line_breaks_in_cells_are_told(file: Path, options: tuple[str, ...], last: str) -> None:
+    lines = "".join(f"{n},p,{'ab'[n % 2]}\n" for n in range(400))
+    _, err = check(file, f"x,c,y\n{lines}{last}\n", *options)
+    words = "warning: cells of the CSV files that contain line breaks: 1; "
+    assert (words in err) == ("\n" in last)
+
+
 def test_a_model_that_cannot_be_built_is_refused_by_full(file: Path) -> None:
     file.write_text(file.read_text() + "model: {family: mlp, params: {hidden: [none]}}\n")
     check(file, GOOD)
