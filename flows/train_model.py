@@ -66,7 +66,7 @@ class TrainOutcome:
         """Return what `--json` prints: no column statistics, and no paths of temporary files."""
         facts = (
             *("name", "uri", "version", "digest", "rows", "created", "files_read"),
-            *("quarantined", "reasons"),
+            *("quarantined", "reasons", "repeated_keys"),
         )
         return {
             "snapshot": {name: getattr(self.snapshot, name) for name in facts},

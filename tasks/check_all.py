@@ -16,6 +16,7 @@ from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
 from millrace.models.data.read_source import Progress
+from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks.kinds.steps import steps_of
@@ -29,6 +30,7 @@ class FullCheck:
         rows: number of good rows.
         quarantined: number of rows that a run puts into quarantine.
         reasons: number of these rows by reason.
+        repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
         line_breaks: number of cells of CSV files that have line breaks.
         schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
@@ -38,6 +40,7 @@ class FullCheck:
     rows: int
     quarantined: int
     reasons: Mapping[str, int]
+    repeated_keys: str
     line_breaks: int
     schema: str
     model: str
@@ -71,6 +74,9 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
             rows=snapshot.rows,
             quarantined=snapshot.quarantined,
             reasons=dict(snapshot.reasons),
+            repeated_keys=describe_repeated(snapshot.repeated_keys, snapshot.schema.key)
+            if snapshot.repeated_keys
+            else "",
             line_breaks=snapshot.line_breaks,
             schema=describe_schema(snapshot.schema),
             model=model,

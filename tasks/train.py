@@ -10,6 +10,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.files_read import describe_files
 from millrace.models.data.publish_decision import nulls_hint
+from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
@@ -37,6 +38,8 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
         log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
     if snapshot.line_breaks:
         log.warning("%s", describe_line_breaks(snapshot.line_breaks))
+    if snapshot.repeated_keys:
+        log.warning("%s", describe_repeated(snapshot.repeated_keys, snapshot.schema.key))
     if hint := nulls_hint(snapshot):
         log.warning("%s", hint)
     return snapshot

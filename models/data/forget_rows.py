@@ -86,6 +86,7 @@ def _commit_without(
         digest=combined.digest.hexdigest(),
         rows=combined.digest.rows,
         statistics=combined.statistics,
+        repeated_keys=None,
     )
     ids = tuple(part.id for part in combined.parts)
     metadata = {**metadata_of(snapshot), **replace(listed, ids=ids).metadata()}

@@ -25,6 +25,7 @@ from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
 from millrace.models.data.read_source import Progress
+from millrace.models.data.repeated_keys import count_repeated
 from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,
@@ -87,14 +88,17 @@ def _ingest(
         done = read_changes(source, table, stored, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
-        snapshot = _snapshot_of(pipeline.name, uri, done, combined, source)
+        snapshot = replace(
+            _snapshot_of(pipeline.name, uri, done, combined, source),
+            repeated_keys=count_repeated(uri, stored, done),
+        )
         for read in done.read:
             read.bad.publish(bad_uri, spec.source, read.part.digest.hexdigest())
         verdict = decide(snapshot, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            now = ("quarantined", "reasons", *OF_A_READING)
+            now = ("quarantined", "reasons", "repeated_keys", *OF_A_READING)
             return replace(stored, **{name: getattr(snapshot, name) for name in now})
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
         return _publish(table, snapshot, done, listed)

@@ -28,12 +28,14 @@ class ReadRows:
         kept: parts of the newest snapshot whose rows stay.
         read: parts that were read.
         files: which files of the source were read, and why.
+        keeps_all: whether all rows of the newest snapshot stay.
     """
 
     schema: TableSchema
     kept: tuple[Part, ...]
     read: tuple[ReadPart, ...]
     files: FilesRead
+    keeps_all: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -137,7 +139,8 @@ def _read_new_files(
         state = "has changed" if was_read else "is new"
         return f"the first file, {basename(first)}, says which columns there are, and {state}"
     read = way.read(source, plan.read, listed.schema)
-    return ReadRows(listed.schema, plan.kept, read, FilesRead.by_plan(plan, parts, found))
+    files = FilesRead.by_plan(plan, parts, found)
+    return ReadRows(listed.schema, plan.kept, read, files, keeps_all=not plan.dropped)
 
 
 def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: str) -> ReadRows:

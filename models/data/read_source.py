@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.models.common.ahead import map_ahead
@@ -33,10 +34,12 @@ from millrace.models.data.sources.source import (
     SourceFile,
     read_error,
 )
-from millrace.models.data.split import Digest, hash_rows, with_keys
+from millrace.models.data.split import Digest, Hashes, hash_rows, with_hashed_keys
 
 SAMPLE_BYTES = 64 * 1024 * 1024
 """Types are inferred from about this many bytes of documents, because a row may be a whole book."""
+
+NO_KEYS: Hashes = np.empty(0, np.uint64)
 
 Progress = Callable[[int], None]
 
@@ -54,6 +57,7 @@ class CheckedChunk:
         rows: number of rows that were read.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
+        keys: hashes of the good rows' keys; none if no columns are the key.
     """
 
     good: pa.RecordBatch
@@ -64,6 +68,7 @@ class CheckedChunk:
     rows: int
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
+    keys: Hashes
 
 
 def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> CheckedChunk:
@@ -72,8 +77,9 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
     bad, records = bad_of_chunk(chunk, checked)
     hashes, digest = hash_rows(checked.good), Digest()
     digest.update(hashes)
+    good, keys = with_hashed_keys(checked.good, schema, hashes)
     return CheckedChunk(
-        with_keys(checked.good, schema, hashes),
+        good,
         bad,
         chunk.file,
         records,
@@ -81,6 +87,7 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
         chunk.rows.num_rows,
         digest,
         statistics_of(checked.good, schema),
+        keys if schema.key else keys[:0],
     )
 
 
@@ -95,6 +102,7 @@ class Reading:
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
         line_breaks: number of cells of CSV files that have line breaks.
+        keys: hashes of the good rows' keys.
     """
 
     schema: TableSchema
@@ -103,11 +111,13 @@ class Reading:
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
     line_breaks: int = 0
+    keys: list[Hashes] = field(default_factory=list)
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
         self.quarantine.add(chunk.bad, chunk.file, chunk.records)
         self.line_breaks += chunk.line_breaks
+        self.keys.append(chunk.keys)
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
         require_few_categories(self.schema, self.statistics)
@@ -130,7 +140,7 @@ class Reading:
             bad_files=bad.files,
             line_breaks=self.line_breaks,
         )
-        return ReadPart(part, files, bad)
+        return ReadPart(part, files, bad, np.concatenate([NO_KEYS, *self.keys]))
 
 
 @dataclass(frozen=True)
@@ -141,11 +151,13 @@ class ReadPart:
         part: the part.
         files: the files with the good rows, in the staging folder.
         bad: the bad rows.
+        keys: hashes of the good rows' keys, uint64; none if no columns are the key.
     """
 
     part: Part
     files: tuple[RowFile, ...]
     bad: BadRows
+    keys: Hashes
 
     def of_files(self, sources: tuple[SourceFile, ...]) -> "ReadPart":
         """Return the part with the files of the source that were read."""

@@ -10,11 +10,13 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.read_source import open_rows
+from millrace.models.data.repeated_keys import count_in
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
 from millrace.models.data.sources.source import Chunk
+from millrace.models.data.split import Hashes, hash_texts, joined_keys
 
 SAMPLE_ROWS = 10_000
 
@@ -27,6 +29,7 @@ class SampleCheck:
         schema: the schema that every row must fit.
         rows: number of rows in the sample, unreadable lines included.
         reasons: number of bad rows by reason.
+        repeated_keys: number of good rows whose key an earlier row of the sample has.
         line_breaks: number of cells of CSV files that have line breaks, in these rows or beside.
     """
 
@@ -34,6 +37,7 @@ class SampleCheck:
     rows: int
     reasons: Mapping[str, int]
     line_breaks: int = 0
+    repeated_keys: int = 0
 
 
 def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck | None:
@@ -55,20 +59,23 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         return None
     kind_of_family(pipeline.model.family).check_dataset(source.spec, pipeline.model.family)
     schema, chunks = open_rows(source, source.spec, stored)
-    rows = line_breaks = 0
+    rows, line_breaks, keys = 0, 0, list[Hashes]()
     reasons, statistics = Counter[str](), dict[str, ColumnStatistics]()
     for chunk in chunks:
         some = _first_rows(chunk, SAMPLE_ROWS - rows)
         rows += len(some)
         line_breaks += some.line_breaks
         checked = check(some.rows, schema, 0)
+        if schema.key:
+            keys.append(hash_texts(joined_keys(checked.good, schema.key)))
         statistics = merge(statistics, statistics_of(checked.good, schema))
         reasons.update(checked.bad["reason"].to_pylist())
         reasons.update(line.reason for line in some.unreadable)
         if rows >= SAMPLE_ROWS:
             break
     require_few_categories(schema, statistics)
-    return SampleCheck(schema, rows, dict(reasons.most_common()), line_breaks)
+    found = dict(reasons.most_common())
+    return SampleCheck(schema, rows, found, line_breaks, count_in(keys))
 
 
 def _first_rows(chunk: Chunk, most: int) -> Chunk:

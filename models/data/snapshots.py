@@ -52,6 +52,8 @@ class Snapshot:
         source: manifest of the source: format and files with digests, or a table's version.
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
+        repeated_keys: number of rows whose key an earlier row has; None if that is not known, or if
+            no columns are the key.
         created: whether the ingestion that returned this snapshot also created it.
         bad_files: number of rows that the ingestion quarantined, by path of their file, the most
             first; empty if another ingestion made the snapshot.
@@ -71,6 +73,7 @@ class Snapshot:
     source: Mapping[str, Any] = field(repr=False)
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    repeated_keys: int | None = None
     created: bool = False
     bad_files: Mapping[str, int] = field(default_factory=dict)
     line_breaks: int = 0
@@ -248,4 +251,5 @@ def _read_snapshot(name: str, uri: str, version: int, metadata: str) -> Snapshot
         source=values["source"],
         quarantined=values["quarantined"],
         reasons=values["reasons"],
+        repeated_keys=values.get("repeated_keys"),
     )

@@ -108,6 +108,17 @@ def test_line_breaks_in_cells_are_told(file: Path, options: tuple[str, ...], las
     assert (words in err) == ("\n" in last)
 
 
+@pytest.mark.parametrize("options", [(), ("--full",)])
+@pytest.mark.parametrize("last", ["7,1", "400,1"])
+def test_rows_with_the_key_of_an_earlier_row_are_told(
+    file: Path, options: tuple[str, ...], last: str
+) -> None:
+    file.write_text(file.read_text() + "  key: [k]\n")
+    rows = "".join(f"{n},{n},{n % 2}\n" for n in range(400))
+    _, err = check(file, f"k,x,y\n{rows}{last[:-1]}5,{last[-1]}\n", *options)
+    assert ("warning: rows with the key of an earlier row (k): 1; " in err) == (last == "7,1")
+
+
 def test_a_model_that_cannot_be_built_is_refused_by_full(file: Path) -> None:
     file.write_text(file.read_text() + "model: {family: mlp, params: {hidden: [none]}}\n")
     check(file, GOOD)

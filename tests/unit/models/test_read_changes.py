@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
-from millrace.models.data import part_tasks, parts, snapshots
+from millrace.models.data import part_tasks, parts, repeated_keys, snapshots
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.files_read import FilesRead
 from millrace.models.data.snapshots import Snapshot
@@ -31,7 +32,7 @@ def make_rows(chance: random.Random, count: int) -> Rows:
     """Return rows, some of them bad: a null in a column that may not have one."""
     return [
         {
-            "id": chance.randrange(10**6),
+            "id": chance.randrange(10**3),
             "x": None if chance.random() < 0.05 else chance.uniform(-5, 5),
             "c": chance.choice("pqrs"),
             "y": chance.choice(["no", "yes"]),
@@ -75,7 +76,7 @@ class Home:
         mode: `dataset.mode`.
     """
 
-    def __init__(self, folder: Path, mode: str, source: str) -> None:
+    def __init__(self, folder: Path, mode: str, source: str, *key: str) -> None:
         home = folder.parent / mode
         self.installation = Installation(home, "", str(home / "tables"))
         values = {
@@ -84,6 +85,7 @@ class Home:
                 "source": source,
                 "target": "y",
                 "mode": mode,
+                "key": list(key),
                 "max_quarantine": 0.9,
                 "columns": {"x": {"type": "float"}, "id": {"type": "int"}},
             },
@@ -118,10 +120,14 @@ def require_same(one: Snapshot, other: Snapshot) -> None:
     assert (one.digest, one.rows, one.schema) == (other.digest, other.rows, other.schema)
     assert (one.quarantined, dict(one.reasons)) == (other.quarantined, dict(other.reasons))
     assert one.source == other.source
+    assert one.repeated_keys == other.repeated_keys
     assert {n: s.as_json() for n, s in one.statistics.items()} == {
         n: rounded(s) for n, s in other.statistics.items()
     }
     assert content(one) == content(other)
+    if one.schema.key:
+        keys = [key for batch in snapshots.scan(one) for key in batch["_key"].to_pylist()]
+        assert one.repeated_keys == len(keys) - len(set(keys))
 
 
 def change_files(folder: Path, ending: str, chance: random.Random) -> None:
@@ -156,7 +162,8 @@ def run_history(folder: Path, ending: str, seed: int, steps: int = 6) -> None:
     chance = random.Random(seed)
     (folder / "in").mkdir(parents=True)
     WRITERS[ending](folder / "in" / f"000.{ending}", make_rows(chance, 60))
-    homes = [Home(folder / "in", mode, f"*.{ending}") for mode in ("auto", "full")]
+    key = ["id"] if seed % 2 else []
+    homes = [Home(folder / "in", mode, f"*.{ending}", *key) for mode in ("auto", "full")]
     for _ in range(steps):
         one, other = map(attempt, homes)
         if isinstance(one, Snapshot) and isinstance(other, Snapshot):
@@ -418,3 +425,78 @@ def test_only_new_files_of_a_delta_table_are_read(tmp_path: Path) -> None:
     full = Home(folder, "full", "rows").ingest()
     assert (made.digest, made.rows) == (full.digest, full.rows)
     assert home.rows_read in (30, 110)  # all of it, if a new file comes first by its name
+
+
+def keyed(path: Path, ids: list[int]) -> None:
+    rows = make_rows(random.Random(len(ids)), len(ids))
+    write_csv(path, [{**row, "x": 1.5, "id": n} for row, n in zip(rows, ids, strict=True)])
+
+
+@pytest.fixture
+def keyed_home(tmp_path: Path) -> Home:
+    """A home with the key `id`, and the snapshot of rows 100 to 199, of which one came twice."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    keyed(folder / "a.csv", [*range(100, 200), 150])
+    made = Home(folder, "auto", "*.csv", "id")
+    assert made.ingest().repeated_keys == 1
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ids", "repeated"),
+    [
+        (list(range(200, 300)), 1),
+        ([*range(200, 300), 200, 201], 3),
+        (list(range(150, 250)), 51),
+        ([100, 100, 100], 4),
+        ([1, 999], 1),
+    ],
+)
+def test_repeated_keys_of_new_rows_are_added(
+    keyed_home: Home, ids: list[int], repeated: int
+) -> None:
+    keyed(keyed_home.pipeline.folder / "b.csv", ids)
+    assert keyed_home.ingest().repeated_keys == repeated
+    assert keyed_home.rows_read == len(ids)
+    keyed_home.rows_read = 0
+    assert keyed_home.ingest().repeated_keys == repeated
+    (keyed_home.pipeline.folder / "b.csv").unlink()
+    assert keyed_home.ingest().repeated_keys == 1
+
+
+def test_keys_that_grow_are_not_read_again(
+    keyed_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    hash_texts = repeated_keys.hash_texts
+
+    def counted(keys: pa.Array) -> Any:
+        seen.append(len(keys))
+        return hash_texts(keys)
+
+    monkeypatch.setattr(repeated_keys, "hash_texts", counted)
+    keyed(keyed_home.pipeline.folder / "b.csv", list(range(200, 300)))
+    keyed_home.ingest()
+    assert sum(seen) == 0
+    keyed(keyed_home.pipeline.folder / "c.csv", [150])
+    assert keyed_home.ingest().repeated_keys == 2
+    assert sum(seen) == 2  # the rows with the key 150
+
+
+def test_a_snapshot_that_did_not_count_is_counted_anew(
+    keyed_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest_snapshot = module.newest_snapshot
+
+    def of_an_earlier_version(*arguments: Any) -> Snapshot | None:
+        found = newest_snapshot(*arguments)
+        return replace(found, repeated_keys=None) if found else None
+
+    monkeypatch.setattr(module, "newest_snapshot", of_an_earlier_version)
+    keyed(keyed_home.pipeline.folder / "b.csv", [1, 2, 2])
+    assert keyed_home.ingest().repeated_keys == 2
+
+
+def test_rows_without_a_key_are_not_counted(home: Home) -> None:
+    assert home.ingest().repeated_keys is None
