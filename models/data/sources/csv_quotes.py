@@ -47,15 +47,19 @@ class QuoteCheck:
 
         Args:
             batch: rows of the file, every column as text.
+
+        Returns:
+            The number of cells with line breaks in the other rows, and the indices of the rows.
         """
-        count, refused = 0, np.zeros(batch.num_rows, dtype=np.bool_)
+        cells = np.zeros(batch.num_rows, dtype=np.int64)
+        refused = np.zeros(batch.num_rows, dtype=np.bool_)
         for column in batch.columns:
             if not _has_break(column):
                 continue
             broken = mask(pc.match_substring(column, "\n"))
-            count += int(np.count_nonzero(broken))
+            cells += broken
             refused |= self._refused(column, broken)
-        return count, np.flatnonzero(refused)
+        return int(cells[~refused].sum()), np.flatnonzero(refused)
 
     def _refused(self, column: pa.Array, broken: Mask) -> Mask:
         suspect = broken & mask(pc.match_substring(column, self.delimiter))

@@ -37,6 +37,7 @@ def test_the_record_with_swallowed_rows_is_unreadable(
         "line has 4 cells, not 3",
     ]
     assert lines[1].line == "10,said hello,10\n11,n11,11\n12,byex,12"
+    assert sum(chunk.line_breaks for chunk in chunks) == 0
     places = [chunk.before + int(n) for chunk in chunks for n in chunk.unreadable_positions()]
     assert places == [2, 10, 15]
     ids = [row["id"] for chunk in chunks for row in chunk.rows.to_pylist()]
