@@ -137,6 +137,8 @@ def _read_new_files(
     if first not in plan.unchanged:
         was_read = any(file.path == first for part in parts for file in part.sources)
         state = "has changed" if was_read else "is new"
+        if len(found) == 1:
+            return f"it {state}"
         return f"the first file, {basename(first)}, says which columns there are, and {state}"
     read = way.read(source, plan.read, listed.schema)
     files = FilesRead.by_plan(plan, parts, found)
