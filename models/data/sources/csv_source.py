@@ -20,6 +20,8 @@ from millrace.models.data.sources.find_files import File, FileSource
 from millrace.models.data.sources.source import Chunk, Unreadable, as_text, projection
 
 BLOCK_BYTES = 8 * 1024 * 1024
+HEADER_BYTES = 64 * 1024
+"""Bytes of a file that are parsed for its header."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,15 @@ class CsvSource(FileSource):
 
 
 def _read_header(file: File) -> list[str]:
-    with _open(file, []) as reader:
+    """Return the names in a file's first row, without parsing a whole block of rows."""
+    try:
+        return _names_in(file, HEADER_BYTES)
+    except InputError:  # the first rows may be longer
+        return _names_in(file, BLOCK_BYTES)
+
+
+def _names_in(file: File, block_bytes: int) -> list[str]:
+    with _open(file, [], block_bytes=block_bytes) as reader:
         try:
             return list(reader.schema.names)
         except UnicodeDecodeError as error:
@@ -119,6 +129,7 @@ def _open(
     ragged: list[csv.InvalidRow],
     names: Sequence[str] = (),
     include: Sequence[str] = (),
+    block_bytes: int | None = None,
 ) -> csv.CSVStreamingReader:
     def skip(row: csv.InvalidRow) -> str:
         ragged.append(row)
@@ -128,7 +139,7 @@ def _open(
         return csv.open_csv(
             file.open(),
             # With threads Arrow does not number the lines.
-            read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+            read_options=csv.ReadOptions(block_size=block_bytes or BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(
                 delimiter=_delimiter(file),
                 newlines_in_values=True,

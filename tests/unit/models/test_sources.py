@@ -288,3 +288,30 @@ def test_json_lines_with_text_that_is_not_utf8_are_put_aside() -> None:
 )
 def test_a_uri_of_this_machine_is_a_path(source: str, path: str) -> None:
     assert strip_file_scheme(source) == path
+
+
+@pytest.mark.parametrize("columns", [3, 30_000])
+def test_a_header_of_any_length_is_read(tmp_path: Path, columns: int) -> None:
+    names = [f"x{n}" for n in range(columns)] + ["y"]
+    rows = [["1"] * columns + ["a"], ["2"] * columns + ["b" * 100_000]]
+    (tmp_path / "r.csv").write_text("".join(",".join(row) + "\n" for row in [names, *rows]))
+    source = open_source(spec("r.csv", target="y"), tmp_path)
+    assert source.schema is not None
+    assert source.schema.names == names
+    assert sum(chunk.rows.num_rows for chunk in source.chunks()) == 2
+
+
+def test_only_the_start_of_a_file_is_parsed_for_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    open_csv = csv_source.csv.open_csv
+
+    def counted(*arguments: Any, read_options: Any, **options: Any) -> Any:
+        opened.append(read_options.block_size)
+        return open_csv(*arguments, read_options=read_options, **options)
+
+    monkeypatch.setattr(csv_source.csv, "open_csv", counted)
+    (tmp_path / "r.csv").write_text("x,y\n1,a\n2,b\n")
+    list(open_source(spec("r.csv", target="y"), tmp_path).chunks())
+    assert opened.count(csv_source.BLOCK_BYTES) == 1
