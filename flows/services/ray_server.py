@@ -7,6 +7,8 @@ have ended, when its supervisor is gone.
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from types import FrameType
 
@@ -14,9 +16,15 @@ from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error
 from millrace.flows.settings import Settings, load
 from millrace.models.common.errors import WorkError
+from millrace.models.common.ray_folder import ray_folder
 from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, default_cpus, fingerprint
 
 CHECK_SECONDS = 1.0
+PRELOADED = (
+    *("numpy", "torch", "torch.utils.data", "torch.nn.parallel", "pandas", "pydantic"),
+    *("pyarrow.dataset", "pyarrow.parquet", "fsspec.implementations.local", "jsonschema"),
+    *("google.protobuf.json_format", "requests", "psutil", "yaml", "deltalake", "onnx"),
+)
 
 
 def must_stop(*, idle: float, limit: float, is_orphan: bool) -> bool:
@@ -54,6 +62,7 @@ class RayServer:
             WorkError: a process of Ray died.
         """
         variables = fingerprint(os.environ)  # before Ray is imported, which sets variables
+        fork_server = self._start_fork_server()
         from millrace.models.common.ray_head import start_head
 
         cpus = default_cpus(1)
@@ -69,6 +78,17 @@ class RayServer:
         finally:
             self._warm.ready.unlink(missing_ok=True)
             node.kill_all_processes(check_alive=False, allow_graceful=True)
+            fork_server.kill()
+            fork_server.wait()
+
+    def _start_fork_server(self) -> "subprocess.Popen[bytes]":
+        path = ray_folder().with_name(f"fork-{os.getpid()}.sock")
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
+        command = [sys.executable, "-P", "-m", "millrace.models.common.fork_server"]
+        process = subprocess.Popen([*command, str(path), *PRELOADED], start_new_session=True)
+        os.environ["MILLRACE_FORK_SERVER"] = str(path)
+        return process
 
     def _withdraw_if_idle(self) -> bool:
         """Refuse further commands if Ray must stop; return whether it must."""

@@ -2,7 +2,8 @@
 
 Ray's workers inherit the environment and the folder of the process that started Ray. With the Ray
 of `up` that is the supervisor, which may have started days ago. So this program takes the
-environment and the current folder of the command that owns the job, and becomes Ray's own worker.
+environment and the current folder of the command that owns the job, and becomes Ray's own worker;
+or it has a `fork_server` start Ray's worker, which has imported its libraries already.
 
 Ray's `runtime_env` does the same for variables, but it shows them in the arguments of a process,
 which every user of the machine can read, and starts one more Python for each worker.
@@ -16,6 +17,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from millrace.models.common.fork_client import fork
+
+FORK_SERVER = "MILLRACE_FORK_SERVER"
+"""Contains the socket of the fork server, if there is one."""
 MARK = "MILLRACE_SUPERVISED"
 """Contains the home folder; see `millrace.flows.settings`."""
 JOB = "RAY_JOB_ID"
@@ -57,8 +62,10 @@ def main() -> None:
     job = json.loads(job_file(Path(os.environ[MARK]), os.environ[JOB]).read_text())
     os.chdir(job["folder"])
     environment = worker_environment(job["environment"], os.environ)
-    arguments = [sys.executable, find_ray_worker(), *sys.argv[1:]]
-    os.execve(sys.executable, arguments, environment)  # noqa: S606
+    worker, arguments, server = find_ray_worker(), sys.argv[1:], os.environ.get(FORK_SERVER)
+    if server and fork(server, worker, arguments, environment, waits=False):
+        return
+    os.execve(sys.executable, [sys.executable, worker, *arguments], environment)  # noqa: S606
 
 
 if __name__ == "__main__":
