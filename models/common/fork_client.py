@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 FORKED = b"f"
 ANSWER_SECONDS = 60.0
@@ -66,9 +67,12 @@ def main() -> None:
     if server is None:
         start = [program] if program.endswith(".py") else ["-P", "-m", program]
         os.execv(sys.executable, [sys.executable, *start, *arguments])  # noqa: S606
-    status = int(server.recv(16) or -signal.SIGKILL)
+    status = -signal.SIGKILL  # if the server ended: the program ended with it
+    with suppress(OSError):
+        status = int(server.recv(16) or status)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
 

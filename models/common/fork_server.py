@@ -117,7 +117,7 @@ class ForkServer:
         read = read_by_imports(request.environment)
         if read != self._read:
             different = sorted({name for name, _ in read.items() ^ self._read.items()})
-            print("not forked: other", ", ".join(different), file=sys.stderr, flush=True)
+            sys.stderr.write(f"not forked: other {', '.join(different)}\n")
             _answer(client, REFUSED)
             _close(client, fds)
             return None
@@ -136,6 +136,7 @@ class ForkServer:
 
     def _become(self, request: Request, fds: list[int], client: socket.socket) -> None:
         """Turn this child into the process of a program."""
+        os.setpgid(0, 0)  # Ray ends a worker by a signal to its group
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -188,11 +189,7 @@ def _close(client: socket.socket | None, fds: list[int]) -> None:
 
 def read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a forked program cannot change, because they were read before."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(READ_BY_IMPORTS)
-    }
+    return {name: value for name, value in environment.items() if name.startswith(READ_BY_IMPORTS)}
 
 
 def receive(client: socket.socket) -> tuple[Request, list[int]]:

@@ -3,28 +3,20 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Self
+from contextlib import ExitStack, contextmanager
+from typing import Self
 
-import psutil
 import ray
 import ray.data
 
+from millrace.models.common.embedded_ray import take_embedded
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
-from millrace.models.common.ray_folder import ray_folder, ray_logs
 from millrace.models.common.reachable import require_tcp
-from millrace.models.common.slow_step import report_while
-from millrace.models.common.start_queue import wait_turn
-from millrace.models.common.warm_ray import WarmRay, default_cpus, fingerprint
+from millrace.models.common.warm_ray import WarmRay, fingerprint
 
 log = logging.getLogger("millrace")
-
-STARTS = 3
-"""How often the embedded Ray is started: its first process has 30 s, too little on a busy machine.
-"""
-START_LOCK = "start.lock"
 
 
 @contextmanager
@@ -54,17 +46,17 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
         yield
         return
     with ExitStack() as opened:
-        opened.callback(ray.shutdown)
         cpus = None
         if address != EMBEDDED:
             if address != "auto":
                 require_tcp(address, service="Ray", setting="RAY_ADDRESS")
             _init(address)
+            opened.callback(ray.shutdown)
         else:
             if warm is not None:
                 cpus = opened.enter_context(_join_warm(warm, processes))
             if cpus is None:
-                _start_embedded(processes)
+                _join_embedded(processes, opened)
         _configure_data(cpus)
         yield
 
@@ -137,55 +129,26 @@ def _connect_warm(warm: WarmRay, processes: int) -> int | None:
     return found.cpus
 
 
-def _start_embedded(processes: int) -> None:
-    folder = ray_folder()
-    options = {
-        "num_cpus": default_cpus(processes),
-        "include_dashboard": False,
-        "_temp_dir": str(folder),
-    }
-    # Commands of one user that start at once start their Rays one after the other.
-    with wait_turn(folder.with_name(START_LOCK), "the start of Ray"), report_while("starting Ray"):
-        for left in reversed(range(STARTS)):
-            before = set(_child_processes())
-            try:
-                _init(EMBEDDED, **options)
-                break
-            except TransientError:
-                if not left:
-                    raise
-                _end_failed_start(before)
+def _join_embedded(processes: int, opened: ExitStack) -> None:
+    """Connect to a Ray of this command alone, which ends when the stack is closed."""
+    embedded = take_embedded(processes)
+    opened.callback(embedded.close)
+    _init(embedded.wait_until_ready().address)
+    embedded.warm.write_job(ray.get_runtime_context().get_job_id())
+    opened.callback(ray.shutdown)
 
 
-def _end_failed_start(before: set[psutil.Process]) -> None:
-    """End the processes of a failed start; Ray ends its own only when this process ends."""
-    ray.shutdown()
-    for process in set(_child_processes()) - before:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _child_processes() -> list[psutil.Process]:
-    """Return Ray's processes among the children of this process."""
-    children = []
-    for process in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any("/ray/" in word for word in process.cmdline()):
-                children.append(process)
-    return children
-
-
-def _init(address: str, **options: Any) -> None:
+def _init(address: str) -> None:
     try:
         with uninterrupted():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # Ray raises Exception itself if a node starts too slowly
-        seen = str(error).splitlines()[0] if str(error) else type(error).__name__
-        what = f"Ray cannot be reached at {address}"
-        hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"
-        if address == EMBEDDED:
-            what, hint = "the embedded Ray did not start", f"try again; see {ray_logs()}"
-        raise TransientError(what, seen=seen, hint=hint) from error
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises Exception itself
+        ray.shutdown()
+        raise TransientError(
+            f"Ray cannot be reached at {address}",
+            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="check RAY_ADDRESS, or unset it to use the embedded Ray",
+        ) from error
 
 
 def _configure_data(cpus: int | None) -> None:
