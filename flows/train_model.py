@@ -24,6 +24,7 @@ from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
+from millrace.models.training.training_imports import TRAINING_IMPORTS
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
@@ -105,7 +106,9 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         hold_snapshot(snapshot.uri, snapshot.version),
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
-        connect_to_ray(installation.ray_address, pipeline.training.num_workers, warm),
+        connect_to_ray(
+            installation.ray_address, pipeline.training.num_workers, warm, TRAINING_IMPORTS
+        ),
         weights_named(installation, run),
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))

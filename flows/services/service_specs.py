@@ -18,6 +18,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.common.warm_ray import SHARES, WarmRay, default_cpus
+from millrace.models.training.training_imports import TRAINING_IMPORTS
 
 LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
 """glibc keeps freed memory in up to 8 arenas per core, which a server of many threads fills."""
@@ -240,6 +241,7 @@ def ray_service(settings: Settings) -> Service:
             str(settings.run),
             str(SHARES * default_cpus(1)),
             f"{settings.ray_idle:g}",
+            *TRAINING_IMPORTS,
         ),
         health=warm.ready,
         request=warm.request,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,20 +24,20 @@ _begun: "list[EmbeddedRay]" = []
 """The Ray that `begin_embedded` has started, until a connection takes it."""
 
 
-def begin_embedded(processes: int) -> None:
+def begin_embedded(processes: int, imports: Sequence[str] = ()) -> None:
     """Begin to start the Ray that the next connection of this process will take.
 
     A command calls this first, so that Ray starts while the command imports what it needs. This
     module does not import Ray.
     """
     if not _begun:
-        _begun.append(EmbeddedRay(processes))
+        _begun.append(EmbeddedRay(processes, imports))
         atexit.register(_end_unused)
 
 
-def take_embedded(processes: int) -> "EmbeddedRay":
+def take_embedded(processes: int, imports: Sequence[str] = ()) -> "EmbeddedRay":
     """Return the Ray that was begun, or begin one."""
-    return _begun.pop() if _begun else EmbeddedRay(processes)
+    return _begun.pop() if _begun else EmbeddedRay(processes, imports)
 
 
 def _end_unused() -> None:
@@ -51,9 +52,10 @@ class EmbeddedRay:
 
     Args:
         processes: number of workers or actors, each of which reserves one CPU.
+        imports: modules that they need; they are imported once and the workers are forked.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, imports: Sequence[str] = ()) -> None:
         # A folder with a short path, which only this user may enter.
         folder = ray_folder().parent
         self._run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
@@ -63,8 +65,9 @@ class EmbeddedRay:
         self._opened.enter_context(self.warm.share())
         self._log = (self._run / "log").open("w+b")
         self._opened.enter_context(self._log)
+        command = [sys.executable, "-P", "-m", SERVER, str(self._run)]
         self._server = subprocess.Popen(
-            [sys.executable, "-P", "-m", SERVER, str(self._run), str(default_cpus(processes)), "0"],
+            [*command, str(default_cpus(processes)), "0", *imports],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

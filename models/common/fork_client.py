@@ -15,6 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+FORK_SERVER = "MILLRACE_FORK_SERVER"
+"""The variable with the socket of the fork server, where there is one."""
 FORKED = b"f"
 ANSWER_SECONDS = 60.0
 """Time in which a server answers; it does not while it imports a module."""

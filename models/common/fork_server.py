@@ -247,7 +247,10 @@ def main() -> None:
     listener.listen()
     server = ForkServer(listener)
     for module in modules:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:  # the program that needs it says so
+            sys.stderr.write(f"not imported: {error}\n")
         if (request := server.serve(until_idle=True)) is not None:
             return run(request)
     if (request := server.serve()) is not None:

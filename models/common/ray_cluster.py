@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
@@ -11,16 +11,19 @@ import ray.data
 
 from millrace.models.common.embedded_ray import take_embedded
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.fork_client import FORK_SERVER
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
 from millrace.models.common.reachable import require_tcp
-from millrace.models.common.warm_ray import WarmRay, fingerprint
+from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
 log = logging.getLogger("millrace")
 
 
 @contextmanager
-def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) -> Iterator[None]:
+def connect_to_ray(
+    address: str, processes: int, warm: WarmRay | None = None, imports: Sequence[str] = ()
+) -> Iterator[None]:
     """Connect to Ray while the block runs.
 
     A block inside another one uses the outer connection. The embedded Ray and its processes stop
@@ -30,6 +33,7 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
         address: `EMBEDDED` to start the embedded Ray, or the address of a cluster.
         processes: number of workers or actors, each of which reserves one CPU.
         warm: the Ray of `millrace up`, used instead of an embedded one if it can be.
+        imports: modules that the workers of an embedded Ray need.
 
     Raises:
         InputError: the address is that of a Jobs API.
@@ -46,7 +50,7 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
         yield
         return
     with ExitStack() as opened:
-        cpus = None
+        joined = None
         if address != EMBEDDED:
             if address != "auto":
                 require_tcp(address, service="Ray", setting="RAY_ADDRESS")
@@ -54,10 +58,10 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
             opened.callback(ray.shutdown)
         else:
             if warm is not None:
-                cpus = opened.enter_context(_join_warm(warm, processes))
-            if cpus is None:
-                _join_embedded(processes, opened)
-        _configure_data(cpus)
+                joined = opened.enter_context(_join_warm(warm, processes))
+            if joined is None:
+                _join_embedded(processes, imports, opened)
+        _configure_data(joined.cpus if joined else None)
         yield
 
 
@@ -89,24 +93,25 @@ class RaySession:
 
 
 @contextmanager
-def _join_warm(warm: WarmRay, processes: int) -> Iterator[int | None]:
+def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
     """Connect to the Ray of `millrace up`, and disconnect at the end of the block.
 
-    Yield the logical CPUs of this command's share. Yield None if this Ray cannot be used: it is
-    too small, all shares are taken, it does not start, or it differs from this process.
+    Yield None if this Ray cannot be used: it is too small, all shares are taken, it does not start,
+    or it differs from this process.
     """
     with warm.share() as has_share:
-        cpus = _connect_warm(warm, processes) if has_share else None
+        found = _connect_warm(warm, processes) if has_share else None
         if not has_share:
             log.info("the Ray of `millrace up` is in full use; starting another one")
         try:
-            yield cpus
+            with _forks_from(found.fork_server if found else ""):
+                yield found
         finally:
-            if cpus is not None:
+            if found is not None:
                 ray.shutdown()
 
 
-def _connect_warm(warm: WarmRay, processes: int) -> int | None:
+def _connect_warm(warm: WarmRay, processes: int) -> ReadyRay | None:
     if not warm.has_room(processes):
         return None
     found = warm.wait_until_ready()
@@ -126,16 +131,31 @@ def _connect_warm(warm: WarmRay, processes: int) -> int | None:
         ray.shutdown()
         return None
     warm.write_job(ray.get_runtime_context().get_job_id())
-    return found.cpus
+    return found
 
 
-def _join_embedded(processes: int, opened: ExitStack) -> None:
+def _join_embedded(processes: int, imports: Sequence[str], opened: ExitStack) -> None:
     """Connect to a Ray of this command alone, which ends when the stack is closed."""
-    embedded = take_embedded(processes)
+    embedded = take_embedded(processes, imports)
     opened.callback(embedded.close)
-    _init(embedded.wait_until_ready().address)
+    found = embedded.wait_until_ready()
+    _init(found.address)
     embedded.warm.write_job(ray.get_runtime_context().get_job_id())
+    opened.enter_context(_forks_from(found.fork_server))
     opened.callback(ray.shutdown)
+
+
+@contextmanager
+def _forks_from(fork_server: str) -> Iterator[None]:
+    """Have `run_in_subprocess` fork the server of this Ray while the block runs."""
+    if not fork_server:
+        yield
+        return
+    os.environ[FORK_SERVER] = fork_server
+    try:
+        yield
+    finally:
+        os.environ.pop(FORK_SERVER, None)
 
 
 def _init(address: str) -> None:

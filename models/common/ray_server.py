@@ -1,9 +1,12 @@
-"""Runs one Ray for commands: `python -m millrace.models.common.ray_server RUN CPUS SECONDS`.
+"""Runs one Ray for commands: `python -m …ray_server RUN CPUS SECONDS MODULE…`.
 
-RUN is the folder of a `WarmRay`, CPUS are the logical CPUs of this Ray. It ends by itself when no
-command has used it for SECONDS, when one of Ray's processes dies, and, once the running commands
-have ended, when its parent is gone. A command without `millrace up` starts it for itself alone,
-with 0 seconds; with `up`, the supervisor starts it when a command asks for it.
+RUN is the folder of a `WarmRay`, CPUS are the logical CPUs of this Ray. The MODULEs are imported
+once, by a `fork_server` from which the workers are forked; without any there is none.
+
+It ends by itself when no command has used it for SECONDS, when one of Ray's processes dies, and,
+once the running commands have ended, when its parent is gone. A command without `millrace up`
+starts it for itself alone, with 0 seconds; with `up`, the supervisor starts it when a command asks
+for it.
 """
 
 import os
@@ -11,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,8 +22,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from millrace.models.common.errors import MillraceError, WorkError
+from millrace.models.common.fork_client import FORK_SERVER
 from millrace.models.common.ray_folder import ray_folder, ray_logs
-from millrace.models.common.ray_worker import FORK_SERVER, WARM_RAY
+from millrace.models.common.ray_worker import WARM_RAY
 from millrace.models.common.start_queue import wait_turn
 from millrace.models.common.subprocess_runner import DRIVER
 from millrace.models.common.warm_ray import ReadyRay, WarmRay, default_cpus, fingerprint
@@ -31,13 +36,6 @@ CHECK_SECONDS = 1.0
 STARTS = 3
 """How often Ray is started: its first process has 30 s, too little on a busy machine."""
 START_LOCK = "start.lock"
-IMPORTED_BY_WORKERS = (
-    *("numpy", "torch", "torch.utils.data", "torch.nn.parallel", "pandas", "pydantic"),
-    *("pyarrow.dataset", "pyarrow.parquet", "fsspec.implementations.local", "jsonschema"),
-    *("google.protobuf.json_format", "requests", "psutil", "yaml", "deltalake", "onnx"),
-)
-"""Modules that the fork server imports for the workers. Ray itself cannot be among them: it reads
-the variables of its worker when it is imported."""
 
 
 def must_stop(*, idle: float, limit: float, is_orphan: bool) -> bool:
@@ -58,10 +56,11 @@ class RayServer:
         warm: the files by which commands find this Ray.
         cpus: the logical CPUs of this Ray, of all shares together.
         limit: seconds without use after which it stops.
+        imports: modules that the workers need.
     """
 
-    def __init__(self, warm: WarmRay, cpus: int, limit: float) -> None:
-        self._warm, self._cpus, self._limit = warm, cpus, limit
+    def __init__(self, warm: WarmRay, cpus: int, limit: float, imports: Sequence[str]) -> None:
+        self._warm, self._cpus, self._limit, self._imports = warm, cpus, limit, imports
         self._parent = os.getppid()
         self._is_stopping = False
         self._last_use = time.time()
@@ -79,12 +78,13 @@ class RayServer:
         variables = fingerprint(os.environ)  # before Ray is imported, which sets variables
         self._warm.create_folder()
         os.environ[WARM_RAY] = str(self._warm.folder)
-        fork_server = _start_fork_server()
+        fork_server = _start_fork_server(self._imports)
         node = None
         try:
             node = start_ray(self._cpus)
             share = min(self._cpus, default_cpus(1))
-            self._warm.write_ready(ReadyRay(os.getpid(), str(node.gcs_address), share, variables))
+            address, forks = str(node.gcs_address), os.environ.get(FORK_SERVER, "")
+            self._warm.write_ready(ReadyRay(os.getpid(), address, share, variables, forks))
             while not self._is_stopping and not self._withdraw_if_idle():
                 if dead := node.dead_names():
                     raise WorkError("a process of Ray died", seen=", ".join(dead))
@@ -113,17 +113,18 @@ class RayServer:
             return True
 
 
-def _start_fork_server() -> "subprocess.Popen[bytes] | None":
-    """Start the process that workers are forked from; None where there is a GPU.
+def _start_fork_server(imports: Sequence[str]) -> "subprocess.Popen[bytes] | None":
+    """Start the process that workers are forked from; None without imports, and with a GPU.
 
     What CUDA does in a process that was forked after torch was imported has not been tried.
     """
-    if DRIVER.exists():
+    os.environ.pop(FORK_SERVER, None)
+    if not imports or DRIVER.exists():
         return None
     path = ray_folder().with_name(f"fork-{os.getpid()}.sock")
     path.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "millrace.models.common.fork_server", str(path)]
-    process = subprocess.Popen([*command, *IMPORTED_BY_WORKERS], start_new_session=True)
+    process = subprocess.Popen([*command, *imports], start_new_session=True)
     os.environ[FORK_SERVER] = str(path)
     return process
 
@@ -173,8 +174,8 @@ def _kill(failed: set[psutil.Process]) -> None:
 
 def main() -> None:
     """Serve until Ray is idle for long, or until SIGTERM."""
-    run, cpus, seconds = sys.argv[1:]
-    server = RayServer(WarmRay(Path(run)), int(cpus), float(seconds))
+    run, cpus, seconds, *imports = sys.argv[1:]
+    server = RayServer(WarmRay(Path(run)), int(cpus), float(seconds), imports)
     signal.signal(signal.SIGTERM, server.stop)
     try:
         server.serve()

@@ -17,10 +17,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from millrace.models.common.fork_client import fork
+from millrace.models.common.fork_client import FORK_SERVER, fork
 
-FORK_SERVER = "MILLRACE_FORK_SERVER"
-"""Contains the socket of the fork server, if there is one."""
 WARM_RAY = "MILLRACE_RAY"
 """Contains the folder of this Ray; see `warm_ray`."""
 MARK = "MILLRACE_SUPERVISED"

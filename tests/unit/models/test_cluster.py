@@ -94,7 +94,9 @@ def test_the_address_of_a_jobs_api_is_nothing_to_connect_to() -> None:
 class Embedded:
     """Stands for an embedded Ray."""
 
-    def __init__(self, processes: int) -> None:
+    fork_server = ""
+
+    def __init__(self, processes: int, imports: Any = ()) -> None:
         self.address, self.is_closed = "127.0.0.1:1", False
         self.warm = self
 
