@@ -4,6 +4,9 @@ from pydantic import Field
 
 from millrace.models.config import Spec
 
+MOST_DAYS = 36_500
+"""A century. More days would lie before the first date of a calendar."""
+
 
 class RetentionSpec(Spec):
     """How much of the past is kept; null keeps all.
@@ -26,13 +29,19 @@ class RetentionSpec(Spec):
     artifacts: int | None = Field(
         None,
         ge=1,
+        le=MOST_DAYS,
         description="Days to keep the files of MLflow runs that no registered version needs. "
         "Parameters, metrics and tags stay.",
     )
     predictions: int | None = Field(
-        None, ge=1, description="Days to keep the partitions of predictions and dead letters."
+        None,
+        ge=1,
+        le=MOST_DAYS,
+        description="Days to keep the partitions of predictions and dead letters.",
     )
-    logs: int | None = Field(30, ge=1, description="Days to keep log files that no service writes.")
+    logs: int | None = Field(
+        30, ge=1, le=MOST_DAYS, description="Days to keep log files that no service writes."
+    )
     staging: int | None = Field(
-        1, ge=1, description="Days to keep what a killed command left unfinished."
+        1, ge=1, le=MOST_DAYS, description="Days to keep what a killed command left unfinished."
     )
