@@ -6,9 +6,10 @@ from typing import Any
 
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
-from millrace.models.data.snapshots import open_snapshot
+from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
+from millrace.models.registry.version_files import parse_dataset
 from millrace.models.registry.version_retention import KEPT_TAGS, StoredRuns
 from millrace.serving.batch.input.row_lineage import Origin, find_origins
 from millrace.serving.release.ledger import ledger_of
@@ -46,7 +47,7 @@ def trace_rows(
         InputError: there is no such table, or no such row in it.
     """
     is_model = "/" not in table and not table.startswith(".")
-    uri = installation.table("predictions", table) if is_model else table
+    uri = installation.table(PREDICTIONS, table) if is_model else table
     return [_trace(installation, origin) for origin in find_origins(uri, key, date)]
 
 
@@ -84,12 +85,12 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
 
 
 def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]:
-    """Return the sources of a snapshot; `dataset` is the tag in the registry, `NAME version N`."""
-    name, _, number = dataset.partition(" version ")
-    if not number.isdigit():
+    """Return the sources of a snapshot; `dataset` is the version's tag in the registry."""
+    named = parse_dataset(dataset)
+    if named is None:
         return {}
     try:
-        snapshot = open_snapshot(installation, name, int(number))
+        snapshot = open_snapshot(installation, *named)
     except MillraceError as error:
         return {"unknown": error.what}
     if not snapshot.removed:

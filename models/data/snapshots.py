@@ -29,6 +29,7 @@ from millrace.models.data.split import split_bounds
 METADATA = "millrace.snapshot"
 DATASETS = "datasets"
 QUARANTINE = "quarantine"
+PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
 RETENTION, REMOVED = "_retention", "removed.json"
 """Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
 SAMPLED_GROUPS = 32
