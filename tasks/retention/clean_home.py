@@ -9,6 +9,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.retention_spec import RetentionSpec
 from millrace.models.registry.open_runs import find_open_runs
 from millrace.tasks.retention.cleaned import Cleaned
+from millrace.tasks.retention.disk_use import measure
 
 
 def clean_home(
@@ -60,21 +61,11 @@ def find_left_work(installation: Installation, before: datetime) -> list[Path]:
     return [entry for entry in entries if _changed(entry) < limit]
 
 
-def size_of(path: Path) -> tuple[int, int]:
-    """Return the number of files of a file or folder, and their size in bytes."""
-    if not path.is_dir() or path.is_symlink():
-        return 1, path.lstat().st_size
-    sizes = [
-        file.lstat().st_size for file in path.rglob("*") if file.is_symlink() or file.is_file()
-    ]
-    return len(sizes), sum(sizes)
-
-
 def _remove(kind: str, entries: Iterable[Path], *, dry_run: bool) -> Cleaned:
     names, files, size = [], 0, 0
     for entry in entries:
         try:
-            count, taken = size_of(entry)
+            count, taken = measure(entry)
             if not dry_run:
                 _delete(entry)
         except FileNotFoundError:
