@@ -1,6 +1,7 @@
 """`millrace lineage`: traces a row of predictions back to the files of the training data."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +73,23 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
         check_reachable(installation.tracking_uri)
         found = registry_of(installation).version(model, number)
     except InputError as error:
-        stored = StoredRuns(installation.tracking_uri, installation.artifacts)
-        removed = stored.find_removed(model, number)
-        if removed is not None:
-            return {**removed, "removed": "the version was removed by its retention"}
-        return {"model": model, "version": number, "unknown": error.what}
+        removed = _find_removed(installation, model, number)
+        return removed or {"model": model, "version": number, "unknown": error.what}
     except MillraceError as error:  # the rest of the lineage is still useful
         return {"model": model, "version": number, "unknown": error.what}
     tags = {name: found.tags.get(f"millrace.{name}") for name in KEPT_TAGS}
     known = {name: value for name, value in tags.items() if value is not None}
     return {"model": model, "version": number, "run_id": found.run_id, **known}
+
+
+def _find_removed(installation: Installation, model: str, number: int) -> dict[str, Any]:
+    """Return what is known of a version that was removed; nothing if it never existed."""
+    stored = StoredRuns(installation.tracking_uri, installation.artifacts)
+    with suppress(MillraceError):  # the rest of the lineage is still useful
+        removed = stored.find_removed(model, number)
+        if removed is not None:
+            return {**removed, "removed": "the version was removed by its retention"}
+    return {}
 
 
 def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]:
