@@ -12,6 +12,8 @@ from millrace.models.registry.version_files import ModelVersion
 from millrace.models.registry.version_removal import Removal
 from millrace.models.registry.version_retention import (
     ARTIFACTS_TAG,
+    FILES,
+    REMOVED_TAG,
     StoredRuns,
     find_references,
 )
@@ -82,6 +84,7 @@ def test_a_removed_version_has_no_files_and_stays_known(
         "run_id": first.version.run_id,
     }
     assert stored.find_removed("removed", 2) is None
+    assert stored.list_runs(["removed"], f"tags.`{REMOVED_TAG}` LIKE '%\"{FILES}\"%'") == []
 
 
 def test_an_alias_that_was_set_meanwhile_protects_a_version(
