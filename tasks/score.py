@@ -15,7 +15,13 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshot_use import hold_snapshot
-from millrace.models.data.snapshots import DATASETS, Snapshot, open_snapshot
+from millrace.models.data.snapshots import (
+    DATASETS,
+    DEAD_LETTERS,
+    PREDICTIONS,
+    Snapshot,
+    open_snapshot,
+)
 from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
@@ -136,8 +142,8 @@ def scored(
     named = input_of(pipeline, installation, source, date)
     found = open_input(strip_file_scheme(named), job)
     target = Target(
-        installation.table("predictions", pipeline.name),
-        installation.table("dead_letters", pipeline.name),
+        installation.table(PREDICTIONS, pipeline.name),
+        installation.table(DEAD_LETTERS, pipeline.name),
         date,
     )
     receipt = _write_receipt(request, facts, chosen, fingerprint_of(job, found.manifest))

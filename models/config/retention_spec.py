@@ -24,7 +24,8 @@ class RetentionSpec(Spec):
         None,
         ge=1,
         description="Number of the newest snapshots whose rows are kept, beside those that a "
-        "registered version was trained on. What a snapshot was made of stays known.",
+        "registered version was trained on. What a snapshot was made of stays known. The tokens of "
+        "a snapshot go with its rows.",
     )
     artifacts: int | None = Field(
         None,
@@ -37,10 +38,11 @@ class RetentionSpec(Spec):
         None,
         ge=1,
         le=MOST_DAYS,
-        description="Days to keep the partitions of predictions and dead letters.",
+        description="Days to keep the partitions of predictions and dead letters. Files that a "
+        "newer commit replaced stay for 7 days, for readers of the earlier version.",
     )
     logs: int | None = Field(
-        30, ge=1, le=MOST_DAYS, description="Days to keep log files that no service writes."
+        30, ge=1, le=MOST_DAYS, description="Days to keep log files that no process writes."
     )
     staging: int | None = Field(
         1, ge=1, le=MOST_DAYS, description="Days to keep what a killed command left unfinished."

@@ -20,6 +20,8 @@ from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, re
 from millrace.models.registry.tracking import client
 
 DIGEST_TAG = "millrace.digest"
+DATASET_TAG = "millrace.dataset"
+"""Tag with the snapshot that the version was trained on; see `dataset_tag`."""
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
@@ -67,6 +69,22 @@ class ModelVersion:
             InputError: this version of Millrace does not know the kind.
         """
         return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
+
+    @property
+    def dataset(self) -> tuple[str, int] | None:
+        """Name and version of the snapshot that it was trained on; None if that is not known."""
+        return parse_dataset(self.tags.get(DATASET_TAG, ""))
+
+
+def dataset_tag(name: str, version: int) -> str:
+    """Return the value of `DATASET_TAG` for a snapshot."""
+    return f"{name} version {version}"
+
+
+def parse_dataset(tag: str) -> tuple[str, int] | None:
+    """Return name and version of the snapshot in a `DATASET_TAG`; None if it has none."""
+    name, _, number = tag.rpartition(" version ")
+    return (name, int(number)) if number.isdigit() else None
 
 
 @dataclass(frozen=True)

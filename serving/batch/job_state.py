@@ -158,6 +158,26 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
             _remove(JobState(leases.subfolder(name)), partition)
 
 
+def find_unfinished(table: str) -> frozenset[str]:
+    """Return the folders with data files that unfinished jobs of a table may still commit.
+
+    Args:
+        table: URI of the table.
+
+    Returns:
+        Paths in the table's folder; each ends with `/`.
+    """
+    jobs = Folder(f"{table}/{JOBS}")
+    found = set()
+    for partition in jobs.folders():
+        leases = jobs.subfolder(partition)
+        for name in leases.folders():
+            record = leases.subfolder(name).read_json(RECORD)
+            if record is not None:
+                found.add(f"{partition}/{record['job']}/")
+    return frozenset(found)
+
+
 def find_abandoned(partition: Partition, before: datetime) -> list[str]:
     """Return the values of the other partitions whose newest unfinished job began before a time.
 

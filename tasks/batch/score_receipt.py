@@ -24,6 +24,7 @@ from millrace.models.common.installation import Installation, has_jobs_api
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.lease import hold_lease
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.models.data.sources.delta_files import manifest_of
 from millrace.models.data.sources.find_files import RECENT_NS, strip_file_scheme
 from millrace.models.registry.registry_lookup import (
@@ -73,7 +74,7 @@ class ScoreRequest:
     @property
     def partition(self) -> Partition:
         """The partition of the predictions, without the id of a job."""
-        table = self.installation.table("predictions", self.pipeline.name)
+        table = self.installation.table(PREDICTIONS, self.pipeline.name)
         return Partition(table, "date", self.date, "")
 
 
