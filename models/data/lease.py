@@ -1,29 +1,36 @@
-"""A lease on a job: only one run at a time works in the job's folder."""
+"""A lease on a job: only one run at a time works in the job's folder.
+
+On a file system the lease `NAME.lock` is a lock of the kernel. An object store has no locks, so
+there the lease `NAME.lease` is a file that its holder rewrites every `HEARTBEAT_SECONDS`.
+"""
 
 import fcntl
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import IO, Any
 from uuid import uuid4
 
 from millrace.models.common.errors import TransientError
 from millrace.models.data.folder import Folder
 
+LOCK, LEASE = ".lock", ".lease"
 HEARTBEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
 """A lease on an object store expires this long after its last heartbeat."""
+TRIES = 25
+"""How often a lock is tried: whoever asks whether it is held has it for a moment."""
+LONGEST_PAUSE_SECONDS = 0.02
 
 
 @contextmanager
 def hold_lease(folder: Folder, name: str) -> Iterator[None]:
     """Hold the lease of a job while the block runs; the lease ends if the process dies.
-
-    On a file system the lease is a lock of the kernel. An object store has no locks, so there the
-    lease is a file that is rewritten every `HEARTBEAT_SECONDS`.
 
     Args:
         folder: the folder of the leases.
@@ -34,38 +41,34 @@ def hold_lease(folder: Folder, name: str) -> Iterator[None]:
     """
     folder.make()
     if folder.is_local:
-        with _lock_file(Path(folder.location[1]) / f"{name}.lock"):
+        with _lock_file(_path_of(folder, name)):
             yield
     else:
-        with hold_with_heartbeat(folder, f"{name}.lease"):
+        with hold_with_heartbeat(folder, f"{name}{LEASE}"):
             yield
 
 
 def is_held(folder: Folder, name: str) -> bool:
-    """Return whether a run holds the lease of a job."""
-    try:
-        with hold_lease(folder, name):
-            return False
-    except TransientError:
-        return True
+    """Return whether a run holds the lease of a job; a run that takes it meanwhile succeeds."""
+    if folder.is_local:
+        return _is_locked(_path_of(folder, name))
+    return _is_beating(folder.read_json(f"{name}{LEASE}"), time.time())
+
+
+def held_names(folder: Folder) -> set[str]:
+    """Return the names of the jobs whose leases in a folder are held."""
+    ending = LOCK if folder.is_local else LEASE
+    names = {file.base_name.removesuffix(ending) for file in folder.files(ending)}
+    return {name for name in names if is_held(folder, name)}
+
+
+def _path_of(folder: Folder, name: str) -> Path:
+    return Path(folder.location[1]) / f"{name}{LOCK}"
 
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    while True:
-        file = path.open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = file.read()
-            file.close()
-            raise _already_running(holder) from error
-        # The previous holder deletes the file when it ends: the locked file may be deleted already.
-        if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-            break
-        file.close()
-    with file:
+    with _open_locked(path) as file:
         file.truncate(0)
         file.write(_describe_process())
         file.flush()
@@ -73,6 +76,56 @@ def _lock_file(path: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> IO[str]:
+    """Return the lock's file, locked for this process alone."""
+    for left in reversed(range(TRIES)):
+        file = path.open("a+")
+        if _try_lock(file, fcntl.LOCK_EX):
+            if _is_at(file, path):
+                return file
+        elif not left:
+            file.seek(0)
+            holder = file.read()
+            file.close()
+            raise _already_running(holder)
+        file.close()
+        time.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))
+    raise _already_running("")
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process has a lock for itself alone; delete what a dead process left."""
+    try:
+        file = path.open("r+")
+    except FileNotFoundError:
+        return False
+    with file:
+        if not _try_lock(file, fcntl.LOCK_SH):
+            return True
+        # An empty file may be one that its owner has opened, and locks next.
+        if os.fstat(file.fileno()).st_size and _try_lock(file, fcntl.LOCK_EX):
+            with suppress(FileNotFoundError):
+                if _is_at(file, path):
+                    path.unlink()
+        return False
+
+
+def _try_lock(file: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Return whether an open file is still the one at a path: a holder deletes it when it ends."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
@@ -91,7 +144,7 @@ def hold_with_heartbeat(
     """
     run, ended = uuid4().hex, Event()
     before = folder.read_json(name)
-    if before and before["run"] and now() - before["at"] < EXPIRY_SECONDS:
+    if _is_beating(before, now()):
         raise _already_running(before["who"])
 
     def beat() -> None:
@@ -110,6 +163,11 @@ def hold_with_heartbeat(
         ended.set()
         thread.join()
         folder.write_json(name, {"run": "", "who": "", "at": 0})
+
+
+def _is_beating(content: Any, now: float) -> bool:
+    """Return whether the content of a lease on an object store is that of a run that lives."""
+    return bool(content and content["run"] and now - content["at"] < EXPIRY_SECONDS)
 
 
 def _describe_process() -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 from millrace.models.data.folder import Folder
-from millrace.models.data.lease import hold_lease, is_held
+from millrace.models.data.lease import held_names, hold_lease
 
 READERS = "_readers"
 INGESTION = "ingestion"
@@ -54,10 +54,4 @@ def _hold(uri: str, what: str) -> Iterator[None]:
 
 
 def _find_held(uri: str) -> set[str]:
-    folder = Folder(f"{uri}/{READERS}")
-    names = {
-        file.base_name.rpartition(".")[0]
-        for ending in (".lock", ".lease")
-        for file in folder.files(ending)
-    }
-    return {name.partition("-")[0] for name in names if is_held(folder, name)}
+    return {name.partition("-")[0] for name in held_names(Folder(f"{uri}/{READERS}"))}

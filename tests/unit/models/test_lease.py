@@ -1,13 +1,23 @@
+import fcntl
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from millrace.models.common.errors import TransientError
 from millrace.models.data.folder import Folder
-from millrace.models.data.lease import EXPIRY_SECONDS, hold_lease, hold_with_heartbeat, is_held
+from millrace.models.data.lease import (
+    EXPIRY_SECONDS,
+    held_names,
+    hold_lease,
+    hold_with_heartbeat,
+    is_held,
+)
 
 
 @pytest.fixture
@@ -62,6 +72,65 @@ def test_the_lease_of_a_killed_process_is_gone_at_once(folder: Folder) -> None:
         assert is_held(folder, "a")
         process.kill()
     assert not is_held(folder, "a")
+    assert list(Path(folder.uri).iterdir()) == []
+
+
+def test_the_names_of_the_held_leases_are_found(folder: Folder) -> None:
+    assert held_names(folder) == set()
+    with hold_lease(folder, "a"), hold_lease(folder, "b.c"):
+        (Path(folder.uri) / "dead.lock").write_text("process 1 on host")
+        assert held_names(folder) == {"a", "b.c"}
+    assert held_names(folder) == set()
+
+
+def test_an_owner_never_fails_because_somebody_asks_about_its_lease(folder: Folder) -> None:
+    ended = Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            held_names(folder)
+
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(ask) for _ in range(2)]
+        try:
+            for name in (f"a{n % 3}" for n in range(500)):
+                with hold_lease(folder, name):
+                    assert is_held(folder, name)
+        finally:
+            ended.set()
+    for each in asking:
+        each.result()
+
+
+def test_an_owner_waits_until_the_one_who_asks_has_let_go(folder: Folder) -> None:
+    folder.make()
+    path = Path(folder.uri) / "a.lock"
+    with path.open("a+") as asks:
+        fcntl.flock(asks, fcntl.LOCK_SH)
+        Thread(target=lambda: (time.sleep(0.05), fcntl.flock(asks, fcntl.LOCK_UN))).start()
+        with hold_lease(folder, "a"):
+            assert is_held(folder, "a")
+
+
+def test_the_file_of_an_owner_that_is_about_to_lock_it_stays(folder: Folder) -> None:
+    folder.make()
+    path = Path(folder.uri) / "a.lock"
+    with path.open("a+"):
+        assert not is_held(folder, "a")
+        assert path.exists()
+
+
+def test_on_a_store_without_locks_who_asks_writes_nothing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.make()
+    monkeypatch.setattr(Folder, "is_local", False)
+    with hold_lease(folder, "a"):
+        folder.write_json("dead.lease", {"run": "r", "who": "w", "at": 0})
+        monkeypatch.setattr(Folder, "write_json", None)
+        assert held_names(folder) == {"a"}
+        assert not is_held(folder, "b")
+        monkeypatch.undo()
 
 
 def test_on_a_store_without_locks_a_run_shows_that_it_lives(folder: Folder) -> None:
