@@ -5,19 +5,23 @@ there the lease `NAME.lease` is a file that its holder rewrites every `HEARTBEAT
 """
 
 import fcntl
+import logging
 import os
 import random
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import IO, Any
 from uuid import uuid4
 
 from millrace.models.common.errors import TransientError
+from millrace.models.common.slow_step import repeat_while
 from millrace.models.data.folder import Folder
+
+log = logging.getLogger("millrace")
 
 LOCK, LEASE = ".lock", ".lease"
 HEARTBEAT_SECONDS = 10.0
@@ -28,23 +32,40 @@ TRIES = 25
 LONGEST_PAUSE_SECONDS = 0.02
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a lease is for, as a second run is told.
+
+    Attributes:
+        what: what is in progress.
+        hint: what the user can do.
+    """
+
+    what: str
+    hint: str = "wait until it ends, or stop it"
+
+
+JOB = Work("another run of this job")
+
+
 @contextmanager
-def hold_lease(folder: Folder, name: str) -> Iterator[None]:
+def hold_lease(folder: Folder, name: str, work: Work = JOB) -> Iterator[None]:
     """Hold the lease of a job while the block runs; the lease ends if the process dies.
 
     Args:
         folder: the folder of the leases.
         name: the job's name.
+        work: what the lease is for.
 
     Raises:
         TransientError: another run holds the lease.
     """
     folder.make()
     if folder.is_local:
-        with _lock_file(_path_of(folder, name)):
+        with _lock_file(_path_of(folder, name), work):
             yield
     else:
-        with hold_with_heartbeat(folder, f"{name}{LEASE}"):
+        with hold_with_heartbeat(folder, f"{name}{LEASE}", work):
             yield
 
 
@@ -67,8 +88,8 @@ def _path_of(folder: Folder, name: str) -> Path:
 
 
 @contextmanager
-def _lock_file(path: Path) -> Iterator[None]:
-    with _open_locked(path) as file:
+def _lock_file(path: Path, work: Work) -> Iterator[None]:
+    with _open_locked(path, work) as file:
         file.truncate(0)
         file.write(_describe_process())
         file.flush()
@@ -78,7 +99,7 @@ def _lock_file(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _open_locked(path: Path) -> IO[str]:
+def _open_locked(path: Path, work: Work) -> IO[str]:
     """Return the lock's file, locked for this process alone."""
     for left in reversed(range(TRIES)):
         file = path.open("a+")
@@ -89,10 +110,10 @@ def _open_locked(path: Path) -> IO[str]:
             file.seek(0)
             holder = file.read()
             file.close()
-            raise _already_running(holder)
+            raise _in_progress(work, holder)
         file.close()
         time.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))
-    raise _already_running("")
+    raise _in_progress(work, "")
 
 
 def _is_locked(path: Path) -> bool:
@@ -130,39 +151,43 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 @contextmanager
 def hold_with_heartbeat(
-    folder: Folder, name: str, now: Callable[[], float] = time.time
+    folder: Folder, name: str, work: Work = JOB, now: Callable[[], float] = time.time
 ) -> Iterator[None]:
     """Hold a lease by rewriting a file with the current time.
 
     Args:
         folder: the folder of the file.
         name: the file's name.
+        work: what the lease is for.
         now: returns the time, in seconds since 1970.
 
     Raises:
         TransientError: another run holds the lease.
     """
-    run, ended = uuid4().hex, Event()
+    run = uuid4().hex
     before = folder.read_json(name)
     if _is_beating(before, now()):
-        raise _already_running(before["who"])
+        raise _in_progress(work, before["who"])
 
     def beat() -> None:
         folder.write_json(name, {"run": run, "who": _describe_process(), "at": now()})
 
-    def keep_beating() -> None:
-        while not ended.wait(HEARTBEAT_SECONDS):
-            beat()
-
     beat()
-    thread = Thread(target=keep_beating, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeat_while(HEARTBEAT_SECONDS, beat, f"keeping the lease {name} in {folder.uri}"):
+            yield
     finally:
-        ended.set()
-        thread.join()
-        folder.write_json(name, {"run": "", "who": "", "at": 0})
+        _end_lease(folder, name, run)
+
+
+def _end_lease(folder: Folder, name: str, run: str) -> None:
+    try:
+        left = folder.read_json(name)
+        if left and left["run"] == run:
+            folder.delete(name)
+    except OSError as error:  # it expires by itself
+        after = f"it ends after {EXPIRY_SECONDS:.0f} s"
+        log.warning("the lease %s in %s is not deleted; %s: %s", name, folder.uri, after, error)
 
 
 def _is_beating(content: Any, now: float) -> bool:
@@ -174,9 +199,7 @@ def _describe_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _already_running(holder: str) -> TransientError:
+def _in_progress(work: Work, holder: str) -> TransientError:
     return TransientError(
-        "another run of this batch job is in progress",
-        seen=holder or "another process",
-        hint="wait until that run ends, or stop it; the rows that it has scored are kept",
+        f"{work.what} is in progress", seen=holder or "another process", hint=work.hint
     )

@@ -6,13 +6,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from millrace.models.common.errors import TransientError
+from millrace.models.data import lease
 from millrace.models.data.folder import Folder
 from millrace.models.data.lease import (
     EXPIRY_SECONDS,
+    Work,
     held_names,
     hold_lease,
     hold_with_heartbeat,
@@ -28,9 +31,7 @@ def folder(tmp_path: Path) -> Folder:
 def test_a_job_that_is_running_is_not_run_again(folder: Folder) -> None:
     with (
         hold_lease(folder, "a"),
-        pytest.raises(
-            TransientError, match="another run of this batch job is in progress"
-        ) as caught,
+        pytest.raises(TransientError, match="another run of this job is in progress") as caught,
         hold_lease(folder, "a"),
     ):
         pass
@@ -135,18 +136,65 @@ def test_on_a_store_without_locks_who_asks_writes_nothing(
 
 def test_on_a_store_without_locks_a_run_shows_that_it_lives(folder: Folder) -> None:
     folder.make()
-    with hold_with_heartbeat(folder, "a", lambda: 1000.0):
+    with hold_with_heartbeat(folder, "a", now=lambda: 1000.0):
         with (
-            pytest.raises(TransientError, match="another run of this batch job is in progress"),
-            hold_with_heartbeat(folder, "a", lambda: 999.0 + EXPIRY_SECONDS),
+            pytest.raises(TransientError, match="another run of this job is in progress"),
+            hold_with_heartbeat(folder, "a", now=lambda: 999.0 + EXPIRY_SECONDS),
         ):
             pass
-        with hold_with_heartbeat(folder, "a", lambda: 1001.0 + EXPIRY_SECONDS):
+        with hold_with_heartbeat(folder, "a", now=lambda: 1001.0 + EXPIRY_SECONDS):
             pass  # the first is taken for dead
 
 
 def test_on_a_store_without_locks_a_run_that_ended_holds_nothing(folder: Folder) -> None:
     folder.make()
     for _ in range(2):
-        with hold_with_heartbeat(folder, "a", lambda: 1000.0):
+        with hold_with_heartbeat(folder, "a", now=lambda: 1000.0):
             pass
+    assert list(Path(folder.uri).iterdir()) == []
+
+
+def test_a_second_run_is_told_what_is_in_progress(folder: Folder) -> None:
+    work = Work("a training", "drink tea")
+    folder.make()
+    for held in (
+        lambda: hold_lease(folder, "a", work),
+        lambda: hold_with_heartbeat(folder, "a", work),
+    ):
+        with held(), pytest.raises(TransientError, match="a training is in progress") as caught:
+            held().__enter__()
+        assert "drink tea" in str(caught.value)
+
+
+def test_a_lease_outlives_faults_of_the_store(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.make()
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    write, beats, faults = Folder.write_json, Event(), iter([OSError("slow down")] * 2)
+
+    def write_at_times(self: Folder, name: str, values: Any) -> None:
+        if folder.read_json(name) is not None:
+            if (fault := next(faults, None)) is not None:
+                raise fault
+            beats.set()
+        write(self, name, values)
+
+    monkeypatch.setattr(Folder, "write_json", write_at_times)
+    with hold_with_heartbeat(folder, "a"):
+        assert beats.wait(10)
+    assert f"keeping the lease a in {folder.uri} failed" in caplog.text
+    assert folder.read_json("a") is None
+
+
+def test_a_job_does_not_fail_because_its_lease_cannot_be_deleted(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("slow down")
+
+    folder.make()
+    monkeypatch.setattr(Folder, "delete", refuse)
+    with hold_with_heartbeat(folder, "a"):
+        pass
+    assert "the lease a in" in caplog.text
