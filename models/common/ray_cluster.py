@@ -14,6 +14,7 @@ from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
 from millrace.models.common.ray_folder import ray_folder, ray_logs
+from millrace.models.common.ray_worker import job_file
 from millrace.models.common.reachable import require_tcp
 from millrace.models.common.slow_step import report_while
 from millrace.models.common.start_queue import wait_turn
@@ -105,6 +106,7 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[int | None]:
     """
     with warm.share() as has_share:
         cpus = _connect_warm(warm, processes) if has_share else None
+        job = "" if cpus is None else ray.get_runtime_context().get_job_id()
         if not has_share:
             log.info("the Ray of `millrace up` is in full use; starting another one")
         try:
@@ -112,6 +114,8 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[int | None]:
         finally:
             if cpus is not None:
                 ray.shutdown()
+                # With the command's secrets. Until now a worker may have been about to read it.
+                job_file(warm.run.parent, job).unlink(missing_ok=True)
 
 
 def _connect_warm(warm: WarmRay, processes: int) -> int | None:

@@ -1,15 +1,21 @@
 """Connecting to Ray: what it raises is told as ours."""
 
 import fcntl
+import os
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
+from millrace.models.common import ray_cluster
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.ray_cluster import START_LOCK, RaySession, connect_to_ray
 from millrace.models.common.ray_folder import ray_folder
+from millrace.models.common.ray_worker import job_file
+from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
 
 class Starts:
@@ -79,6 +85,25 @@ def test_the_address_of_a_jobs_api_is_nothing_to_connect_to() -> None:
         connect_to_ray("http://head:8265", 1),
     ):
         pass
+
+
+def test_the_environment_of_a_command_is_removed_when_it_has_left_the_ray_of_up(
+    starts: Callable[[int], Starts], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    starts(0)
+    warm = WarmRay(tmp_path / "run")
+    warm.create_folder()
+    warm.write_ready(ReadyRay(7, "127.0.0.1:1", 4, fingerprint(os.environ)))
+    context = SimpleNamespace(get_job_id=lambda: "01000000")
+    file = job_file(tmp_path, "01000000")
+    there: list[bool] = []
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray, "shutdown", lambda: there.append(file.exists()))
+    monkeypatch.setattr(ray_cluster, "require_tcp", lambda *_, **__: None)
+    with connect_to_ray("local", 1, warm):
+        assert file.exists()
+    assert there[0]  # its workers may be starting until then
+    assert not file.exists()
 
 
 def test_a_session_connects_when_it_is_needed(starts: Callable[[int], Starts]) -> None:
