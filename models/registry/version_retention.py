@@ -101,14 +101,10 @@ class StoredRuns:
             for alias, number in store.get_registered_model(name).aliases.items():
                 by_version.setdefault(str(number), []).append(alias)
         return [
-            ModelVersion(
-                each.name,
-                int(each.version),
-                each.tags.get("millrace.digest", ""),
-                each.run_id or "",
-                tuple(aliases[each.name].get(str(each.version), ())),
-                dict(each.tags),
-                each.source or "",
+            ModelVersion.registered(
+                *(each.name, each.version, each.run_id, each.source),
+                each.tags,
+                aliases[each.name].get(str(each.version), ()),
             )
             for each in found
         ]

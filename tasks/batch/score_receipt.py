@@ -31,7 +31,7 @@ from millrace.models.registry.registry_lookup import (
     look_up_version,
 )
 from millrace.models.registry.signing import SigningKeys
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.version_files import CHAMPION, ModelVersion
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.fingerprint import code_digest, digest_of_json, digest_of_sources
 from millrace.serving.batch.input.find_input import find_paths, list_files
@@ -40,7 +40,6 @@ from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, BatchRep
 from millrace.tasks.batch.score_input import input_of
 from millrace.tasks.progress import log
 
-CHAMPION = "champion"
 KEPT = timedelta(days=45)
 Facts = dict[str, Any]
 """Values, ready for JSON, that are equal as long as nothing has changed."""

@@ -15,8 +15,9 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshot_use import find_held_versions
 from millrace.models.data.snapshots import DATASETS
-from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.throughput import Sample, Work

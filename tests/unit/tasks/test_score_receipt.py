@@ -14,8 +14,9 @@ import pytest
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.batch.job_state import hold_job, job_state_of
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
