@@ -14,6 +14,7 @@ from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.fork_client import FORK_SERVER
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
+from millrace.models.common.ray_worker import job_file
 from millrace.models.common.reachable import require_tcp
 from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
@@ -101,6 +102,7 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
     """
     with warm.share() as has_share:
         found = _connect_warm(warm, processes) if has_share else None
+        job = ray.get_runtime_context().get_job_id() if found else ""
         if not has_share:
             log.info("the Ray of `millrace up` is in full use; starting another one")
         try:
@@ -109,6 +111,8 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
         finally:
             if found is not None:
                 ray.shutdown()
+                # With the command's secrets. Until now a worker may have been about to read it.
+                job_file(warm.folder, job).unlink(missing_ok=True)
 
 
 def _connect_warm(warm: WarmRay, processes: int) -> ReadyRay | None:

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.data.file_statistics import statistics_of
-from millrace.models.data.table_commit import filesystem_of
+from millrace.models.data.table_commit import commit_with_retries, filesystem_of
 from millrace.models.data.table_files import DataFile, list_data_files
 
 MAGIC_BYTES = 8
@@ -35,7 +35,6 @@ _SMALLER: tuple[dict[str, Any], ...] = (
 )
 """Options of pyarrow's writer, each of which makes smaller files. Compressed data may be larger
 without some rows."""
-_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,8 @@ def erase_in_newest(uri: str, erasure: Erasure, spared: Collection[str] = ()) ->
     Raises:
         TransientError: other commits came first, again and again.
     """
-    for _ in range(_ATTEMPTS):
+
+    def attempt() -> int:
         table = DeltaTable(uri)
         named = named_sizes(table)
         filesystem, root = filesystem_of(uri)
@@ -191,16 +191,19 @@ def erase_in_newest(uri: str, erasure: Erasure, spared: Collection[str] = ()) ->
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except CommitFailedError as error:
-            failure = error
+        except CommitFailedError:
             for each in clean:
                 if each.name is not None:
                     filesystem.delete_file(f"{root}{each.name}")
-        else:
-            return sum(each.erased for each in clean)
-    raise TransientError(
-        f"the rows were not erased from {uri}", seen=failure, hint="run the command again"
-    ) from failure
+            raise
+        return sum(each.erased for each in clean)
+
+    try:
+        return commit_with_retries(attempt)
+    except CommitFailedError as error:
+        raise TransientError(
+            f"the rows were not erased from {uri}", seen=error, hint="run the command again"
+        ) from error
 
 
 def actions_of(

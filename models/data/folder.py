@@ -94,7 +94,10 @@ class Folder:
 
     def _list(self, kind: pa.fs.FileType) -> list[pa.fs.FileInfo]:
         filesystem, path = self.location
-        found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        try:
+            found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        except FileNotFoundError:  # the folder was made while Arrow looked why it cannot list it
+            return []
         return [each for each in found if each.type == kind]
 
     def _write(self, name: str, write: Callable[[Any], object]) -> None:

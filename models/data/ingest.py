@@ -41,7 +41,11 @@ from millrace.models.data.table_commit import commit_files
 
 
 def ingest(
-    pipeline: Pipeline, installation: Installation, on_progress: Progress | None = None
+    pipeline: Pipeline,
+    installation: Installation,
+    on_progress: Progress | None = None,
+    *,
+    typed_by: Snapshot | None = None,
 ) -> Snapshot:
     """Read a pipeline's source into the dataset's table, and return the snapshot.
 
@@ -52,6 +56,8 @@ def ingest(
         pipeline: the pipeline, with the folder of its file.
         installation: where the tables and the staging folder are.
         on_progress: called after each batch with the number of rows read so far.
+        typed_by: a snapshot of another table, from which a dataset without a snapshot takes the
+            types of its columns.
 
     Raises:
         InputError: the source is missing, does not fit the pipeline file or the family, or has too
@@ -63,7 +69,7 @@ def ingest(
         installation.table(QUARANTINE, pipeline.name),
     )
     with hold_ingestion(uri):
-        return _ingest(pipeline, installation, uri, bad_uri, on_progress)
+        return _ingest(pipeline, installation, uri, bad_uri, on_progress, typed_by)
 
 
 def _ingest(
@@ -72,6 +78,7 @@ def _ingest(
     uri: str,
     bad_uri: str,
     on_progress: Progress | None,
+    typed_by: Snapshot | None,
 ) -> Snapshot:
     table = _open(uri)
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
@@ -83,7 +90,7 @@ def _ingest(
         staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder,
         task_runner(installation) as run_tasks,
     ):
-        done = read_changes(source, table, stored, folder, run_tasks, on_progress)
+        done = read_changes(source, table, stored or typed_by, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
         snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)

@@ -1,7 +1,8 @@
 """Where the parts of a dataset's snapshots are stored: one JSON file each in the table's folder.
 
-A snapshot's commit names its parts. The files stay when the rows are gone, so that it stays known
-which files of the source a snapshot was made of. Delta leaves folders that begin with `_` alone.
+A snapshot's commit names its parts. It also keeps the source's manifest, so that it stays known
+which files a snapshot was made of; the part files go with the rows. Delta leaves folders that begin
+with `_` alone.
 """
 
 import json

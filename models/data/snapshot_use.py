@@ -4,11 +4,11 @@ A job holds a lease in the table's folder `_readers`, which ends with the job's 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 from millrace.models.data.folder import Folder
-from millrace.models.data.lease import hold_lease, is_held
+from millrace.models.data.lease import Work, held_names, hold_lease
 
 READERS = "_readers"
 INGESTION = "ingestion"
@@ -22,14 +22,14 @@ def hold_snapshot(uri: str, version: int) -> Iterator[None]:
         uri: URI of the dataset's table.
         version: the snapshot's version.
     """
-    with _hold(uri, str(version)):
+    with _hold(uri, str(version), Work(f"another use of version {version} of {uri}")):
         yield
 
 
 @contextmanager
 def hold_ingestion(uri: str) -> Iterator[None]:
     """Say that an ingestion into a table is running, while the block runs."""
-    with _hold(uri, INGESTION):
+    with _hold(uri, INGESTION, Work(f"another ingestion into {uri}")):
         yield
 
 
@@ -43,21 +43,9 @@ def is_ingesting(uri: str) -> bool:
     return INGESTION in _find_held(uri)
 
 
-@contextmanager
-def _hold(uri: str, what: str) -> Iterator[None]:
-    folder, name = Folder(f"{uri}/{READERS}"), f"{what}-{uuid4().hex[:8]}"
-    try:
-        with hold_lease(folder, name):
-            yield
-    finally:
-        folder.delete(f"{name}.lease")
+def _hold(uri: str, what: str, work: Work) -> AbstractContextManager[None]:
+    return hold_lease(Folder(f"{uri}/{READERS}"), f"{what}-{uuid4().hex[:8]}", work)
 
 
 def _find_held(uri: str) -> set[str]:
-    folder = Folder(f"{uri}/{READERS}")
-    names = {
-        file.base_name.rpartition(".")[0]
-        for ending in (".lock", ".lease")
-        for file in folder.files(ending)
-    }
-    return {name.partition("-")[0] for name in names if is_held(folder, name)}
+    return {name.partition("-")[0] for name in held_names(Folder(f"{uri}/{READERS}"))}

@@ -1,10 +1,11 @@
-"""Commits Parquet files from a staging folder as the newest version of a Delta table."""
+"""Commits to Delta tables: Parquet files from a staging folder, as the newest version."""
 
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -20,6 +21,23 @@ FOR_EVER = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
 }
+ATTEMPTS = 20
+Result = TypeVar("Result")
+
+
+def commit_with_retries(attempt: Callable[[], Result]) -> Result:
+    """Return what an attempt to commit returns; try again while other commits come first.
+
+    Args:
+        attempt: opens the table as it is now, and commits without Delta's own retries.
+
+    Raises:
+        CommitFailedError: other commits came first, `ATTEMPTS` times.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with suppress(CommitFailedError):
+            return attempt()
+    return attempt()
 
 
 def commit_files(

@@ -23,6 +23,7 @@ from millrace.models.registry.registry_errors import MISSING, registry_errors
 from millrace.models.registry.signing import SIGNATURE_TAG, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
 from millrace.models.registry.version_files import (
+    CHAMPION,
     DIGEST_TAG,
     EVIDENCE_TAG,
     KIND_TAG,
@@ -38,8 +39,6 @@ log = logging.getLogger("millrace")
 
 LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
 """A function that logs a model's files and evidence to a run, and returns MLflow's `ModelInfo`."""
-CHAMPION = "champion"
-CHALLENGER = "challenger"
 _TAG_LENGTH = 5000
 
 
@@ -320,7 +319,5 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
 
 
 def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:
-    tags = dict(found.tags)
-    digest = tags.get(DIGEST_TAG, "")
-    number, run, source = int(found.version), found.run_id or "", found.source or ""
-    return ModelVersion(found.name, number, digest, run, aliases, tags, source)
+    described = (found.name, found.version, found.run_id, found.source)
+    return ModelVersion.registered(*described, found.tags, aliases)

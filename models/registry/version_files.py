@@ -7,7 +7,7 @@ them.
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ DATASET_TAG = "millrace.dataset"
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
+CHAMPION, CHALLENGER = "champion", "challenger"
+"""Aliases: the version to serve, and a good one beside it."""
 EXTRA = "extra_files"
 """Folder of the evidence files in the artifact store. In the folder of a `Package`, these files are
 at the top level."""
@@ -60,6 +62,20 @@ class ModelVersion:
     aliases: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+
+    @classmethod
+    def registered(
+        cls,
+        model: str,
+        number: int | str,
+        run_id: str | None,
+        source: str | None,
+        tags: Mapping[str, str],
+        aliases: Iterable[str],
+    ) -> "ModelVersion":
+        """Return a version from what the registry says of it."""
+        digest, ordered = tags.get(DIGEST_TAG, ""), tuple(sorted(aliases))
+        return cls(model, int(number), digest, run_id or "", ordered, dict(tags), source or "")
 
     @property
     def kind(self) -> ModelKind:

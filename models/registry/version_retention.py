@@ -72,14 +72,10 @@ class StoredRuns:
             found = list(_pages(store.search_model_versions))
             aliases = {name: _aliases(store, name) for name in {each.name for each in found}}
         return [
-            ModelVersion(
-                each.name,
-                int(each.version),
-                each.tags.get("millrace.digest", ""),
-                each.run_id or "",
-                tuple(aliases[each.name].get(str(each.version), ())),
-                dict(each.tags),
-                each.source or "",
+            ModelVersion.registered(
+                *(each.name, each.version, each.run_id, each.source),
+                each.tags,
+                aliases[each.name].get(str(each.version), ()),
             )
             for each in found
         ]

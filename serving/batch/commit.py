@@ -21,7 +21,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -29,6 +29,7 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.data.file_statistics import statistics_of
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
+from millrace.models.data.table_commit import commit_with_retries
 from millrace.serving.batch.job import DEAD
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
@@ -40,7 +41,6 @@ commit wrote (0 if no row was scored).
 PRIVATE = (KEY, "row")
 """Columns whose values the statistics of files do not name: the log of a table stays for ever, also
 when their rows were erased."""
-_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -175,22 +175,23 @@ class Partition:
             for file in (self.files() if files is None else files)
         ]
         table_schema = self._table_schema(schema)
-        for _ in range(_ATTEMPTS):
-            try:
-                table = self._table(table_schema)
-                self._require_schema(table, table_schema)
-                replaces = self._files_in(table) if replaces is None else replaces
-                if self._files_in(table) != replaces:
-                    raise self._conflict()
-                self._replace(table, actions, metadata)
-            except CommitFailedError as error:
-                failure = error  # perhaps because of a commit to another partition: try again
-            except DeltaError as error:
-                raise self._not_committed(error) from error
-            else:
-                # Without retries the commit directly follows the opened version, or fails.
-                return int(table.version()) + 1
-        raise self._not_committed(failure) from failure
+        expected = replaces
+
+        def attempt() -> int:
+            nonlocal expected
+            table = self._table(table_schema)
+            self._require_schema(table, table_schema)
+            expected = self._files_in(table) if expected is None else expected
+            if self._files_in(table) != expected:
+                raise self._conflict()
+            self._replace(table, actions, metadata)
+            # Without retries the commit directly follows the opened version, or fails.
+            return int(table.version()) + 1
+
+        try:
+            return commit_with_retries(attempt)  # a commit to another partition may come first
+        except DeltaError as error:
+            raise self._not_committed(error) from error
 
     def _replace(
         self,

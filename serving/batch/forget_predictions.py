@@ -6,7 +6,7 @@ import pyarrow as pa
 from millrace.models.data.erase_rows import Erasure, erase_in_newest, scrub_files
 from millrace.models.data.folder import Folder
 from millrace.models.data.forget_rows import Wait
-from millrace.models.data.lease import is_held
+from millrace.models.data.lease import held_names
 from millrace.serving.batch.job_state import JOBS
 
 
@@ -58,14 +58,8 @@ def running_jobs(uri: str) -> list[tuple[str, str]]:
     return [
         (partition, name)
         for partition in jobs.folders()
-        for name in _lease_names(jobs.subfolder(partition))
-        if is_held(jobs.subfolder(partition), name)
+        for name in sorted(held_names(jobs.subfolder(partition)))
     ]
-
-
-def _lease_names(folder: Folder) -> list[str]:
-    files = [*folder.files(".lock"), *folder.files(".lease")]
-    return [file.base_name.rpartition(".")[0] for file in files]
 
 
 def _files_below(folder: Folder) -> list[pa.fs.FileInfo]:

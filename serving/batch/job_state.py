@@ -7,6 +7,7 @@ number of rows of each piece of the input.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +16,16 @@ from uuid import uuid4
 import pyarrow as pa
 
 from millrace.models.data.folder import Folder
-from millrace.models.data.lease import is_held
+from millrace.models.data.lease import Work, hold_lease, is_held
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.job import DEAD, ROW
 
 JOBS = "_jobs"
 RECORD = "job.json"
+BATCH_JOB = Work(
+    "another run of this batch job",
+    "wait until that run ends, or stop it; the rows that it has scored are kept",
+)
 SHORT = 16
 """Number of digits of the fingerprint in the name of a folder; `job.json` has all digits."""
 
@@ -121,6 +126,15 @@ def job_state_of(partition: Partition, fingerprint: str) -> JobState:
 def leases_of(partition: Partition) -> Folder:
     """Return the folder of a partition's jobs and of their leases."""
     return Folder(f"{partition.table}/{JOBS}/{partition.column}={partition.value}")
+
+
+def hold_job(partition: Partition, fingerprint: str) -> AbstractContextManager[None]:
+    """Hold the lease of the job with a fingerprint on a partition.
+
+    Raises:
+        TransientError: the same job is running.
+    """
+    return hold_lease(leases_of(partition), fingerprint[:SHORT], BATCH_JOB)
 
 
 def open_job_state(

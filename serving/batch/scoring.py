@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from millrace.models.data.lease import hold_lease, is_held
+from millrace.models.data.lease import is_held
 from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
 from millrace.serving.batch.cluster.model_files import put_model_files
 from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
@@ -21,6 +21,7 @@ from millrace.serving.batch.job_state import (
     SHORT,
     JobState,
     find_abandoned,
+    hold_job,
     job_state_of,
     leases_of,
     open_job_state,
@@ -118,7 +119,7 @@ def score(
     """
     fingerprint = fingerprint_of(job, batch_input.manifest)
     target.partition.require_schema(job.output)
-    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+    with hold_job(target.partition, fingerprint):
         if (report := _find_earlier_report(target, fingerprint)) is not None:
             return report
         _clean_up(target, fingerprint)
@@ -139,7 +140,7 @@ def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchRe
         TransientError: the same job is running.
     """
     fingerprint = fingerprint_of(job, batch_input.manifest)
-    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+    with hold_job(target.partition, fingerprint):
         return _find_earlier_report(target, fingerprint)
 
 

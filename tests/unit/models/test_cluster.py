@@ -1,18 +1,22 @@
 """Connecting to Ray: what it raises is told as ours."""
 
 import fcntl
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from millrace.models.common import embedded_ray, ray_head
+from millrace.models.common import embedded_ray, ray_cluster, ray_head
 from millrace.models.common.embedded_ray import EmbeddedRay, begin_embedded, take_embedded
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.ray_cluster import RaySession, connect_to_ray
 from millrace.models.common.ray_folder import ray_folder
 from millrace.models.common.ray_server import START_LOCK, start_ray
+from millrace.models.common.ray_worker import job_file
+from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
 
 class Starts:
@@ -131,6 +135,22 @@ class Context:
 
     def get_job_id(self) -> str:
         return "01000000"
+
+
+def test_the_environment_of_a_command_is_removed_when_it_has_left_the_ray_of_up(
+    connected: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    warm = WarmRay(tmp_path / "run")
+    warm.create_folder()
+    warm.write_ready(ReadyRay(7, "127.0.0.1:1", 4, fingerprint(os.environ)))
+    file = job_file(warm.folder, "01000000")
+    there: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: there.append(file.exists()))
+    monkeypatch.setattr(ray_cluster, "require_tcp", lambda *_, **__: None)
+    with connect_to_ray("local", 1, warm):
+        assert file.exists()
+    assert there[0]  # its workers may be starting until then
+    assert not file.exists()
 
 
 def test_a_session_connects_when_it_is_needed(connected: list[str]) -> None:
