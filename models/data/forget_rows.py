@@ -24,11 +24,11 @@ from millrace.models.data.erase_rows import (
     scrub_files,
     write_clean,
 )
-from millrace.models.data.part_store import PartList, load_parts, stored_parts
+from millrace.models.data.part_store import PartList, parts_of_newest, stored_parts
 from millrace.models.data.parts import Part, combine
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshot_use import find_held_versions, is_ingesting
-from millrace.models.data.snapshots import METADATA, Snapshot, metadata_of, newest_snapshot
+from millrace.models.data.snapshots import Snapshot, metadata_of, newest_snapshot
 from millrace.models.data.split import Digest, hash_rows
 from millrace.models.data.table_commit import filesystem_of
 
@@ -110,11 +110,9 @@ def _commit_without(
 
 def _parts_of(table: DeltaTable, newest: Snapshot) -> tuple[PartList, tuple[Part, ...]]:
     """Return the parts of the newest snapshot; one part of all files if they are not known."""
-    commit = next(entry for entry in table.history() if METADATA in entry)
-    listed = PartList.of_commit(commit)
-    parts = load_parts(newest.uri, listed.ids) if listed else None
-    if listed is not None and parts is not None:
-        return listed, parts
+    known = parts_of_newest(table, newest.uri)
+    if known is not None:
+        return known
     files = tuple(pa.table(table.get_add_actions())["path"].to_pylist())
     digest = Digest.from_hex(newest.digest)
     whole = Part(

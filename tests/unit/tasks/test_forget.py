@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
@@ -154,6 +155,20 @@ def test_a_snapshot_without_manifests_of_its_parts_forgets_too(
     assert now.rows == made.rows - 1
     assert sum(batch.num_rows for batch in scan(now)) == now.rows
     assert rows_with_secret(home.home) == {}
+
+
+def test_a_table_whose_files_another_tool_has_joined_is_counted_anew(
+    home: Installation, write: Write, pipeline: Pipeline
+) -> None:
+    write("a.csv", [*ids(0), SECRET])
+    made = write("b.csv", ids(100))
+    DeltaTable(made.uri).optimize.compact()
+    forget(home, "things", [SECRET], no_wait)
+    now = open_snapshot(home, "things")
+    assert now.rows == made.rows - 1 == sum(batch.num_rows for batch in scan(now))
+    source = Path(pipeline.dataset.source).parent / "a.csv"
+    source.write_text(source.read_text().replace(f"{SECRET},", "customer-9,"))
+    assert ingest(pipeline, home).rows == made.rows
 
 
 def test_it_waits_for_an_ingestion(home: Installation, write: Write) -> None:
