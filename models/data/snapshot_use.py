@@ -1,17 +1,22 @@
 """Which jobs read or write a dataset's table, so that nobody removes their rows meanwhile.
 
-A job holds a lease in the table's folder `_readers`, which ends with the job's process.
+A job holds a lease in the table's folder `_readers`, which ends with the job's process. While a
+command erases rows in place, the others wait before they begin.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
+from millrace.models.common.slow_step import report_while
 from millrace.models.data.folder import Folder
 from millrace.models.data.lease import hold_lease, is_held
 
 READERS = "_readers"
 INGESTION = "ingestion"
+ERASURE = "erasure"
+_LOOK_SECONDS = 0.2
 
 
 @contextmanager
@@ -35,7 +40,7 @@ def hold_ingestion(uri: str) -> Iterator[None]:
 
 def find_held_versions(uri: str) -> frozenset[int]:
     """Return the versions of a dataset's table that running jobs read."""
-    return frozenset(int(what) for what in _find_held(uri) if what != INGESTION)
+    return frozenset(int(what) for what in _find_held(uri) if what.isdigit())
 
 
 def is_ingesting(uri: str) -> bool:
@@ -44,13 +49,34 @@ def is_ingesting(uri: str) -> bool:
 
 
 @contextmanager
+def hold_erasure(uri: str) -> Iterator[None]:
+    """Keep other jobs from beginning to read or write a table while the block runs.
+
+    Jobs that run already are not ended: look for them in the block.
+
+    Raises:
+        TransientError: another command holds it.
+    """
+    with hold_lease(Folder(f"{uri}/{READERS}"), ERASURE):
+        yield
+
+
+@contextmanager
 def _hold(uri: str, what: str) -> Iterator[None]:
     folder, name = Folder(f"{uri}/{READERS}"), f"{what}-{uuid4().hex[:8]}"
     try:
         with hold_lease(folder, name):
+            _wait_for_erasure(uri)
             yield
     finally:
         folder.delete(f"{name}.lease")
+
+
+def _wait_for_erasure(uri: str) -> None:
+    if ERASURE in _find_held(uri):
+        with report_while(f"waiting for `millrace forget`, which erases rows in {uri}"):
+            while ERASURE in _find_held(uri):
+                time.sleep(_LOOK_SECONDS)
 
 
 def _find_held(uri: str) -> set[str]:
