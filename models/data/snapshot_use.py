@@ -5,13 +5,14 @@ command erases rows in place, the others wait before they begin.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from uuid import uuid4
 
 from millrace.models.common.slow_step import report_while
 from millrace.models.data.folder import Folder
 from millrace.models.data.lease import hold_lease, is_held
+from millrace.models.data.snapshots import Snapshot
 
 READERS = "_readers"
 INGESTION = "ingestion"
@@ -36,6 +37,23 @@ def hold_ingestion(uri: str) -> Iterator[None]:
     """Say that an ingestion into a table is running, while the block runs."""
     with _hold(uri, INGESTION):
         yield
+
+
+@contextmanager
+def hold_ingested(uri: str, ingest: Callable[[], Snapshot]) -> Iterator[Snapshot]:
+    """Keep the rows of the snapshot that an ingestion returns, while the block runs.
+
+    Nobody erases rows between the ingestion and the block.
+
+    Args:
+        uri: URI of the dataset's table.
+        ingest: ingests.
+    """
+    with ExitStack() as held:
+        with hold_ingestion(uri):
+            snapshot = ingest()
+            held.enter_context(hold_snapshot(uri, snapshot.version))
+        yield snapshot
 
 
 def find_held_versions(uri: str) -> frozenset[int]:
@@ -66,13 +84,14 @@ def _hold(uri: str, what: str) -> Iterator[None]:
     folder, name = Folder(f"{uri}/{READERS}"), f"{what}-{uuid4().hex[:8]}"
     try:
         with hold_lease(folder, name):
-            _wait_for_erasure(uri)
+            wait_for_erasure(uri)
             yield
     finally:
         folder.delete(f"{name}.lease")
 
 
-def _wait_for_erasure(uri: str) -> None:
+def wait_for_erasure(uri: str) -> None:
+    """Wait while a command erases rows in place; call it after taking the lease of a job."""
     if ERASURE in _find_held(uri):
         with report_while(f"waiting for `millrace forget`, which erases rows in {uri}"):
             while ERASURE in _find_held(uri):

@@ -19,7 +19,14 @@ from millrace.models.data.folder import Folder
 from millrace.models.data.ingest import ingest
 from millrace.models.data.lease import hold_lease
 from millrace.models.data.snapshot_retention import SnapshotPlan, remove_snapshots
-from millrace.models.data.snapshot_use import hold_erasure, hold_ingestion, hold_snapshot
+from millrace.models.data.snapshot_use import (
+    find_held_versions,
+    hold_erasure,
+    hold_ingested,
+    hold_ingestion,
+    hold_snapshot,
+    is_ingesting,
+)
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
 from millrace.models.data.spool import staging_folder
 from millrace.serving.batch.commit import (
@@ -329,6 +336,17 @@ def test_an_ingestion_waits_until_the_rows_are_erased(home: Installation, write:
         assert open_snapshot(home, "things").version == made.version
     beginning.join()
     assert open_snapshot(home, "things").rows == made.rows + 20
+
+
+def test_a_snapshot_is_held_before_its_ingestion_ends(home: Installation, write: Write) -> None:
+    uri = home.table("datasets", "things")
+    with hold_ingested(uri, lambda: write("a.csv", [*ids(0), SECRET])) as made:
+        assert not is_ingesting(uri)
+        assert find_held_versions(uri) == {made.version}
+        with pytest.raises(Ended, match="an earlier snapshot"):
+            forget(home, "things", [SECRET], no_wait)
+        assert sum(batch.num_rows for batch in scan(made)) == made.rows
+    assert not find_held_versions(uri)
 
 
 def test_two_commands_erase_in_turn(home: Installation, write: Write) -> None:
