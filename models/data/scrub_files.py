@@ -137,19 +137,19 @@ def _delete_left(
     the file cannot be read even now, it never will be.
     """
     filesystem, root = filesystem_of(uri)
-    drafts = list_drafts(uri)
+    seen = {*list_drafts(uri), *unreadable}
     busy = tuple(find_busy())
-    broken = [
+    left = {path for path in seen if not path.startswith(busy)}
+    readable = {
         path
-        for path in unreadable
-        if not path.startswith(busy) and search_file(filesystem, f"{root}{path}", erasure) is None
-    ]
-    named = _named_by_any_version(uri) if broken else frozenset()
-    for path in {*drafts, *broken} - named:
-        if not path.startswith(busy):
-            with suppress(FileNotFoundError):
-                filesystem.delete_file(f"{root}{path}")
-    return [path for path in broken if path in named]
+        for path in left.intersection(unreadable)
+        if search_file(filesystem, f"{root}{path}", erasure) is not None
+    }
+    named = _named_by_any_version(uri) if left else frozenset()
+    for path in left - readable - named:
+        with suppress(FileNotFoundError):
+            filesystem.delete_file(f"{root}{path}")
+    return sorted(left.intersection(unreadable, named) - readable)
 
 
 def _named_by_any_version(uri: str) -> frozenset[str]:

@@ -116,6 +116,39 @@ def test_what_a_killed_command_left_half_written_is_deleted(uri: str, name: str)
     assert len(DeltaTable(uri).to_pyarrow_table()) == ROWS - 2
 
 
+def test_what_a_job_writes_that_began_meanwhile_is_not_deleted(uri: str) -> None:
+    folder = Path(uri, "date=2026-01-01")
+    left = [folder / name for name in ("a.parquet", "b.parquet.draft-1234")]
+    for file in left:
+        file.write_bytes(b"PAR1 and no footer")
+    busy = iter([[], ["date=2026-01-01/"]])
+    assert scrub_files(uri, KEYS, lambda: next(busy)).failed == ()
+    assert all(file.exists() for file in left)
+
+
+def test_a_file_that_is_finished_meanwhile_is_not_deleted(uri: str) -> None:
+    file = Path(uri, "date=2026-01-01", "a.parquet")
+    file.write_bytes(b"PAR1 and no footer")
+    looks = iter([lambda: None, lambda: pq.write_table(table_of(3), file)])
+
+    def end_job() -> list[str]:
+        next(looks)()
+        return []
+
+    assert scrub_files(uri, KEYS, end_job).failed == ()
+    assert pq.read_table(file, partitioning=None).num_rows == 3
+
+
+def test_a_file_of_a_version_is_no_draft_whatever_its_name(uri: str) -> None:
+    first = next(Path(uri).rglob("*.parquet"))
+    name = str(first.relative_to(uri)).replace(".parquet", DRAFT)
+    first.rename(Path(uri, name))
+    for entry in Path(uri, "_delta_log").glob("*.json"):
+        entry.write_text(entry.read_text().replace(str(first.relative_to(uri)), name))
+    scrub_files(uri, KEYS)
+    assert len(DeltaTable(uri).to_pyarrow_table()) == ROWS - 2
+
+
 def test_a_damaged_file_of_a_version_is_named_and_holds_up_no_other(uri: str) -> None:
     first, second = sorted(Path(uri).rglob("*.parquet"))
     first.write_bytes(first.read_bytes()[:-100])

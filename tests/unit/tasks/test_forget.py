@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
 from millrace.models.data.ingest import ingest
 from millrace.models.data.lease import hold_lease
@@ -35,6 +36,11 @@ from millrace.serving.batch.commit import (
     Partition,
     committed_dates,
     publish_dead_letters,
+)
+from millrace.serving.batch.forget_predictions import (
+    BatchTables,
+    find_running,
+    forget_in_batches,
 )
 from millrace.serving.batch.job import DEAD
 from millrace.serving.batch.job_state import leases_of, open_job_state
@@ -229,6 +235,26 @@ def test_the_partition_of_a_running_batch_job_comes_last(home: Installation, wri
     assert rows_with_secret(home.home) == {}
 
 
+def test_a_partition_whose_job_began_meanwhile_is_looked_at_again(home: Installation) -> None:
+    predict(home, "2026-01-06", [SECRET], [])
+    tables = BatchTables(home.table("predictions", "things"), home.table("dead_letters", "things"))
+    erasure = Erasure.by_value("_key", [SECRET])
+    with ExitStack() as running:
+
+        def begin(rows: pa.Table) -> pa.Array:
+            """Begin a job when the first file is searched."""
+            if not find_running(tables):
+                leases = leases_of(Partition(tables.predictions, "date", "2026-01-06", ""))
+                running.enter_context(hold_lease(leases, "abc"))
+            return erasure.match(rows)
+
+        beginning = replace(erasure, match=begin)
+        with pytest.raises(Ended, match="1 batch jobs"):
+            forget_in_batches(tables, beginning, erasure, no_wait)
+    forget_in_batches(tables, erasure, erasure, no_wait)
+    assert rows_with_secret(home.home) == {}
+
+
 def test_what_a_killed_job_left_forgets_too(home: Installation, write: Write) -> None:
     write("a.csv", ids(0))
     predict(home, "2026-01-05", ["customer-1"], [])
@@ -340,7 +366,13 @@ def test_an_ingestion_waits_until_the_rows_are_erased(home: Installation, write:
 
 def test_a_snapshot_is_held_before_its_ingestion_ends(home: Installation, write: Write) -> None:
     uri = home.table("datasets", "things")
-    with hold_ingested(uri, lambda: write("a.csv", [*ids(0), SECRET])) as made:
+
+    def ingest_file() -> Snapshot:
+        made = write("a.csv", [*ids(0), SECRET])
+        assert is_ingesting(uri)  # though the ingestion itself has ended
+        return made
+
+    with hold_ingested(uri, ingest_file) as made:
         assert not is_ingesting(uri)
         assert find_held_versions(uri) == {made.version}
         with pytest.raises(Ended, match="an earlier snapshot"):
@@ -482,6 +514,7 @@ def test_rows_that_another_program_added_are_no_part_of_the_new_snapshot(
     table = DeltaTable(made.uri)
     rows = table.to_pyarrow_table()
     write_deltalake(made.uri, rows.filter(pc.equal(rows["id"], SECRET)), mode="append")
+    write_deltalake(made.uri, rows.slice(0, 3), mode="append")
     forget(home, "things", [SECRET], no_wait)
     now = open_snapshot(home, "things")
     assert now.rows == made.rows - 1 == sum(batch.num_rows for batch in scan(now))
