@@ -119,7 +119,8 @@ class Erasure:
 
 
 def only_wanted(values: pa.Array, wanted: pa.Array) -> pa.Array:
-    """Return values with null in place of those that are not wanted."""
+    """Return values as text, with null in place of those that are not wanted."""
+    values = values.cast(pa.string())  # a column that is all null may have no type
     is_wanted = pc.fill_null(pc.is_in(values, value_set=wanted), False)
     return pc.if_else(is_wanted, values, pa.scalar(None, pa.string()))
 

@@ -20,6 +20,7 @@ from millrace.models.data.scrub_files import Erased, Found, find_files, scrub_fi
 from millrace.models.data.snapshot_use import find_held_versions, hold_erasure, is_ingesting
 from millrace.models.data.snapshot_without import publish_without
 from millrace.models.data.snapshots import RETENTION
+from millrace.models.data.table_files import named_files
 
 STALE = "derived.json"
 """File in the dataset's folder `_retention`: tables that were made of erased rows have to go."""
@@ -57,11 +58,11 @@ def forgotten_in_snapshots(
             continue
         erased += Erased(rows=rows, keys=found.keys)
         version = dataset.version
-        while dataset.is_read(found, version):
-            wait("a job that reads an earlier snapshot")
+        while reader := dataset.find_reader(found):
+            wait(reader)
         with alone(uri, wait):
             # A job may have begun before the others were kept from it.
-            if is_ingesting(uri) or dataset.version != version or dataset.is_read(found, version):
+            if is_ingesting(uri) or dataset.version != version or dataset.find_reader(found):
                 continue
             dataset.remove_stale()
             yield erased + scrub_files(uri, erasure)
@@ -112,9 +113,9 @@ class _Dataset:
             folder.remove()  # the next run makes it again
         self.notes.delete(STALE)
 
-    def is_read(self, found: Found, version: int) -> bool:
-        """Return whether a job needs what will be erased: rows, or tables made of them."""
+    def find_reader(self, found: Found) -> str:
+        """Describe a job that needs what will be erased; empty if there is none."""
         held = find_held_versions(self.uri)
-        return bool(self.stale and held) or bool(
-            found.files and any(each < version for each in held)
-        )
+        if any(found.files.keys() & named_files(self.uri, [version]) for version in held):
+            return "a job that reads an earlier snapshot"
+        return "a job that may read tables made of the rows" if held and self.stale else ""

@@ -275,6 +275,15 @@ def test_dead_letters_are_found_by_key_or_by_row() -> None:
     assert erasure.match(rows).to_pylist() == ["7", "7", None]
 
 
+@pytest.mark.parametrize(
+    "keys", [pa.nulls(2), pa.array([None, "7"], pa.large_string()), pa.array([None, 7])]
+)
+def test_keys_of_any_type_are_searched(tmp_path: Path, keys: pa.Array) -> None:
+    pq.write_table(pa.table({"_key": keys, "row": [None, '{"id": 7}']}), tmp_path / "a.parquet")
+    erasure = by_dead_letter(["7"], {"id": None})
+    assert erasure.search(LOCAL, str(tmp_path / "a.parquet")) == {"7": 1}
+
+
 def test_statistics_name_no_bad_rows(tmp_path: Path) -> None:
     uri = str(tmp_path / "quarantine")
     rows = ['{"id": 7}', '{"id": "customer-8"}']

@@ -318,7 +318,7 @@ def test_tokens_stay_while_a_job_reads_any_snapshot(home: Installation, write: W
     without(write, home)
     now = open_snapshot(home, "things")
     tokens = derived_of(home)
-    with hold_snapshot(now.uri, now.version), pytest.raises(Ended):
+    with hold_snapshot(now.uri, now.version), pytest.raises(Ended, match="tables made of the rows"):
         forget(home, "things", [SECRET], no_wait)
     assert all(folder.exists() for folder in tokens)
     forget(home, "things", [SECRET], no_wait)
@@ -331,6 +331,16 @@ def test_nobody_is_waited_for_if_no_file_has_the_row(home: Installation, write: 
     write("b.csv", ids(100))
     with hold_snapshot(made.uri, made.version):
         assert forget(home, "things", [SECRET], no_wait).missing == (SECRET,)
+
+
+def test_a_job_whose_snapshot_never_had_the_row_is_not_waited_for(
+    home: Installation, write: Write
+) -> None:
+    made = write("a.csv", ids(0))
+    write("b.csv", [SECRET, *ids(100)])
+    with hold_snapshot(made.uri, made.version):
+        assert forget(home, "things", [SECRET], no_wait).tables[0].rows == 1
+        assert sum(batch.num_rows for batch in scan(made)) == made.rows
 
 
 def test_a_snapshot_that_is_published_during_the_wait_is_whole(
