@@ -92,17 +92,26 @@ def _hold(uri: str, what: str) -> Iterator[None]:
 
 def wait_for_erasure(uri: str) -> None:
     """Wait while a command erases rows in place; call it after taking the lease of a job."""
-    if ERASURE in _find_held(uri):
+    if _is_erasing(uri):
         with report_while(f"waiting for `millrace forget`, which erases rows in {uri}"):
-            while ERASURE in _find_held(uri):
+            while _is_erasing(uri):
                 time.sleep(_LOOK_SECONDS)
+
+
+def _is_erasing(uri: str) -> bool:
+    """Return whether a command erases rows; no other lease is tried for it."""
+    folder = Folder(f"{uri}/{READERS}")
+    return ERASURE in _names(folder) and is_held(folder, ERASURE)
 
 
 def _find_held(uri: str) -> set[str]:
     folder = Folder(f"{uri}/{READERS}")
-    names = {
+    return {name.partition("-")[0] for name in _names(folder) if is_held(folder, name)}
+
+
+def _names(folder: Folder) -> set[str]:
+    return {
         file.base_name.rpartition(".")[0]
         for ending in (".lock", ".lease")
         for file in folder.files(ending)
     }
-    return {name.partition("-")[0] for name in names if is_held(folder, name)}
