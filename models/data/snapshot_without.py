@@ -61,7 +61,7 @@ def _commit_without(
     uri, named = newest.uri, named_sizes(table)
     listed, parts = _parts_of(table, newest)
     strange = named.keys() - set(files_of(parts))
-    private = Erasure(erasure.columns, erasure.match, (*erasure.private, *newest.schema.key))
+    private = replace(erasure, private=newest.schema.private)
     own = {path: count for path, count in counts.items() if path not in strange}
     clean = write_clean(uri, own, private, {path: {} for path in own})
     by_old = {each.old: each for each in clean}
