@@ -70,7 +70,7 @@ def forget(
     for why in found.failed:
         report(f"not known: {why}")
     if found.missing:
-        report(f"{len(found.missing)} keys have no row: {_shorten(found.missing)}")
+        report(f"keys without a row: {_shorten(found.missing)}")
     report(
         "nothing was erased; leave out --dry-run to erase the rows"
         if dry_run

@@ -52,6 +52,8 @@ def forget_in_batches(
         OSError: a table's folder cannot be written.
     """
     predictions, letters = Erased(), Erased()
+    if not any(Folder(uri).exists() for uri in (tables.predictions, tables.dead_letters)):
+        return predictions, letters
     while True:
         with alone(tables.predictions, wait):
             busy = find_running(tables)

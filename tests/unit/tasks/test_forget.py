@@ -331,6 +331,7 @@ def test_nobody_is_waited_for_if_no_file_has_the_row(home: Installation, write: 
     write("b.csv", ids(100))
     with hold_snapshot(made.uri, made.version):
         assert forget(home, "things", [SECRET], no_wait).missing == (SECRET,)
+    assert not Path(home.table("predictions", "things")).exists()
 
 
 def test_a_job_whose_snapshot_never_had_the_row_is_not_waited_for(
