@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import table_commit
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
 from millrace.models.data.ingest import ingest
@@ -530,3 +531,25 @@ def test_rows_that_another_program_added_are_no_part_of_the_new_snapshot(
     now = open_snapshot(home, "things")
     assert now.rows == made.rows - 1 == sum(batch.num_rows for batch in scan(now))
     assert not find_rows(home, "things", [SECRET]).tables[0].files
+
+
+def test_tables_in_an_object_store_forget(
+    tmp_path: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_commit, "LOCAL", "no scheme")  # as if the folder were a store
+    home = Installation(tmp_path / "home", "", f"file://{tmp_path}/home/tables")
+    for name in ("datasets", "quarantine", "predictions", "predictions/things/_jobs"):
+        folder = tmp_path / "home" / "tables" / name  # a store has no folders to make
+        (folder if name.endswith("_jobs") else folder / "things").mkdir(parents=True)
+    source = tmp_path / "source" / "a.csv"
+    lines = [f"{id},{n / 7:.3f},{'ab'[n % 2]}" for n, id in enumerate([*ids(0), SECRET])]
+    source.write_text("\n".join(["id,x,y", *lines]) + "\n")
+    made = ingest(pipeline, home)
+    predict(home, "2026-01-05", [SECRET, "customer-1"], [SECRET])
+    damaged = tmp_path / "home" / "tables" / "datasets" / "things" / "left.parquet"
+    damaged.write_text(f"PAR1 {SECRET}")
+    found = forget(home, "things", [SECRET], no_wait)
+    assert [(each.rows, each.files) for each in found.tables] == [(1, 1), (0, 0), (1, 1), (1, 1)]
+    assert open_snapshot(home, "things").rows == made.rows - 1
+    assert sum(batch.num_rows for batch in scan(made)) == made.rows - 1
+    assert rows_with_secret(home.home) == {}
