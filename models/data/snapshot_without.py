@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, WorkError
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.erase_rows import (
     CleanFile,
@@ -44,12 +44,17 @@ def publish_without(name: str, uri: str, found: Found, erasure: Erasure) -> int 
 
     Raises:
         InputError: no row would be left.
+        WorkError: a file of the newest snapshot cannot be read, so its rows cannot be counted.
     """
     table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
     newest = newest_snapshot(name, table, uri) if table else None
     if table is None or newest is None:
         return 0
-    counts = found.only(named_sizes(table))
+    named = named_sizes(table)
+    counts = found.only(named)
+    broken = sorted(named.keys() & set(found.unreadable))
+    if counts and broken:
+        raise _unreadable(newest, broken[0])
     if counts and not _commit_without(table, newest, counts, erasure):
         return None
     return sum(counts.values())
@@ -92,6 +97,16 @@ def _commit_without(
         delete_clean(uri, clean)
         return False
     return True
+
+
+def _unreadable(newest: Snapshot, path: str) -> WorkError:
+    return WorkError(
+        f"the newest snapshot of {newest.name!r} has a file that cannot be read, so no snapshot "
+        "without the rows can be made of it",
+        seen=f"{newest.uri}/{path}",
+        hint="erase the rows from the source, and make a new snapshot: millrace run FILE --set "
+        "dataset.mode=full; then run this command again",
+    )
 
 
 def _no_row_left(newest: Snapshot) -> InputError:

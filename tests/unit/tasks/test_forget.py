@@ -466,6 +466,25 @@ def test_a_damaged_file_is_named_after_all_others_are_erased(
     assert rows_with_secret_but(home, damaged) == {}
 
 
+def test_a_damaged_newest_snapshot_is_told_and_can_be_made_anew(
+    home: Installation, write: Write, pipeline: Pipeline
+) -> None:
+    write("a.csv", ids(0))
+    (damaged,) = Path(home.table("datasets", "things")).glob("*.parquet")
+    write("b.csv", [SECRET, *ids(100)])
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    with pytest.raises(WorkError, match="a file that cannot be read") as raised:
+        forget(home, "things", [SECRET], no_wait)
+    assert str(damaged) in str(raised.value)
+    source = Path(pipeline.dataset.source).parent / "b.csv"
+    source.write_text(source.read_text().replace(SECRET, "customer-9"))
+    dataset = pipeline.dataset.model_copy(update={"mode": "full"})
+    ingest(pipeline.model_copy(update={"dataset": dataset}), home)
+    with pytest.raises(WorkError, match="1 files still may have the rows"):
+        forget(home, "things", [SECRET], no_wait)
+    assert rows_with_secret_but(home, damaged) == {}
+
+
 def rows_with_secret_but(home: Installation, damaged: Path) -> dict[str, int]:
     """Look into all files but one that cannot be read."""
     damaged.unlink()
