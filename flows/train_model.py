@@ -18,8 +18,8 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
-from millrace.models.data.snapshot_use import hold_snapshot
-from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.snapshot_use import hold_ingested
+from millrace.models.data.snapshots import DATASETS, Snapshot
 from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
@@ -101,9 +101,11 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         warm.prepare(pipeline.training.num_workers)
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, installation)
-    snapshot = ingest_dataset(pipeline, installation)
     with (
-        hold_snapshot(snapshot.uri, snapshot.version),
+        hold_ingested(
+            installation.table(DATASETS, pipeline.name),
+            partial(ingest_dataset, pipeline, installation),
+        ) as snapshot,
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
         connect_to_ray(

@@ -105,6 +105,11 @@ class Folder:
         self.make()
         # Two processes may write the same file at the same time, so each draft has its own name.
         draft = f"{path}/{name}{DRAFT}-{uuid4().hex[:8]}"
-        with filesystem.open_output_stream(draft) as stream:
-            write(stream)
-        filesystem.move(draft, f"{path}/{name}")
+        try:
+            with filesystem.open_output_stream(draft) as stream:
+                write(stream)
+            filesystem.move(draft, f"{path}/{name}")
+        except BaseException:
+            with suppress(OSError):
+                filesystem.delete_file(draft)
+            raise

@@ -12,11 +12,14 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.parts import Part
+from millrace.models.data.parts import Part, files_of
 from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshots import METADATA as SNAPSHOT
 from millrace.models.data.table_commit import filesystem_of
 
 METADATA = "millrace.parts"
@@ -80,6 +83,24 @@ def stored_parts(uri: str, parts: Iterable[Part]) -> Iterator[None]:
             with suppress(OSError):
                 filesystem.delete_file(path)
         raise
+
+
+def parts_of_newest(table: DeltaTable, uri: str) -> tuple[PartList, tuple[Part, ...]] | None:
+    """Return the parts of the newest snapshot of an open table; None if they are not known.
+
+    That is so if a manifest is missing, or if the table no longer has the files of the parts:
+    another tool may have joined them. Files that another program added are in no part.
+
+    Raises:
+        OSError: the table's folder cannot be read.
+    """
+    newest = next((entry for entry in table.history() if SNAPSHOT in entry), {})
+    listed = PartList.of_commit(newest)
+    parts = load_parts(uri, listed.ids) if listed else None
+    if listed is None or parts is None:
+        return None
+    files = pa.table(table.get_add_actions())["path"].to_pylist()
+    return (listed, parts) if set(files_of(parts)) <= set(files) else None
 
 
 def load_parts(uri: str, ids: Iterable[str]) -> tuple[Part, ...] | None:

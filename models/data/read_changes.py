@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.part_store import PartList, load_parts, reading_of
+from millrace.models.data.part_store import PartList, parts_of_newest, reading_of
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
-from millrace.models.data.parts import Part, files_of, group_files, plan_reading
+from millrace.models.data.parts import Part, group_files, plan_reading
 from millrace.models.data.read_source import Progress, ReadPart, open_rows
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.snapshots import METADATA, Snapshot
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import Source, SourceFile
 
 
@@ -99,18 +98,10 @@ def _known_parts(
 ) -> tuple[PartList, tuple[Part, ...]] | None:
     """Return the parts of the newest snapshot; None if they cannot be a part of the next one.
 
-    That is so if they were read with other settings, if a manifest is missing, or if the table's
-    files are no longer those of the snapshot.
+    That is so if they are not known, or were read with other settings.
     """
-    newest = next((entry for entry in table.history() if METADATA in entry), {})
-    listed = PartList.of_commit(newest)
-    if spec.mode == "full" or listed is None or listed.reading != reading_of(spec):
-        return None
-    parts = load_parts(uri, listed.ids)
-    stored = set(pa.table(table.get_add_actions())["path"].to_pylist())
-    if parts is None or not stored.issuperset(files_of(parts)):
-        return None
-    return listed, parts
+    known = None if spec.mode == "full" else parts_of_newest(table, uri)
+    return known if known and known[0].reading == reading_of(spec) else None
 
 
 def _read_new_files(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -128,6 +128,29 @@ def moved_files(uri: str, files: Iterable[RowFile]) -> Iterator[list[AddAction]]
         raise
 
 
+class _Bytes:
+    """A stream of a store, which takes bytes and no buffers; pyarrow gives it buffers."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> Any:
+        return self._stream.write(bytes(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class StoreHandler(DeltaStorageHandler):
+    """An object store as pyarrow's file system, which can be written."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        """Open a stream, whose content replaces a file."""
+        return pa.PythonFile(_Bytes(self._handler.open_output_stream(path, metadata)), mode="w")
+
+
 def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a table, and the prefix of the paths of the table's files."""
     if "://" not in uri:
@@ -135,4 +158,4 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     if uri.startswith(LOCAL):
         filesystem, root = fs.FileSystem.from_uri(uri)
         return filesystem, f"{root}/"
-    return fs.PyFileSystem(DeltaStorageHandler(uri)), ""
+    return fs.PyFileSystem(StoreHandler(uri)), ""

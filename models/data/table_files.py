@@ -4,6 +4,7 @@ Delta deletes no file: a commit only stops naming it, so that readers of earlier
 it. What is under a folder that begins with `_` is no data file.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,8 @@ from pyarrow import fs
 
 from millrace.models.data.table_commit import filesystem_of
 
+DRAFTS = re.compile(r"\.draft\.parquet$|\.parquet[.#][^/]+$")
+"""Names of such files: `.draft.parquet`, `.parquet.draft-…` or `.parquet#1`."""
 SUPERSEDED = timedelta(days=7)
 """How long files stay that a commit replaced, for readers of the earlier version; as in Delta's own
 vacuum."""
@@ -79,6 +82,12 @@ def list_data_files(uri: str) -> dict[str, DataFile]:
     filesystem, root = filesystem_of(uri)
     found = _list(filesystem, root)
     return {path: file for path, file in found.items() if path.endswith(".parquet")}
+
+
+def list_drafts(uri: str) -> frozenset[str]:
+    """Return the paths in a table's folder of Parquet files that are, or were, being written."""
+    filesystem, root = filesystem_of(uri)
+    return frozenset(path for path in _list(filesystem, root) if DRAFTS.search(path))
 
 
 def list_files(uri: str, folder: str) -> dict[str, DataFile]:

@@ -31,7 +31,7 @@ from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
 from millrace.models.data.table_commit import commit_with_retries
 from millrace.serving.batch.job import DEAD
-from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
+from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, PREFIX
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
@@ -260,6 +260,20 @@ class Partition:
             seen=error,
             hint="check that the table can be written, and run the job again",
         )
+
+
+def metadata_of_rest(partition: Partition, files: int) -> dict[str, str]:
+    """Return the metadata of a commit that takes rows out of a partition.
+
+    It is that of the partition's last commit: an emptied partition must not seem never scored.
+
+    Args:
+        partition: the partition, without the id of a job.
+        files: number of files that the partition still has.
+    """
+    before = partition.read_commit()
+    kept = {key: value for key, value in before.items() if key.startswith(PREFIX)}
+    return {**kept, PARTITION: partition.value, FILES: str(files)}
 
 
 def find_empty_partitions(table: deltalake.DeltaTable) -> frozenset[str]:

@@ -192,7 +192,7 @@ def soak(folder: Path, nights: int, readers: int) -> Iterator[str]:
             if night % 3 == 0:
                 forgotten.append(key_of(night % FILES, night))
                 found = forget(scene.home, "t", forgotten[-1:], job.end)
-                assert sum(each.rows for each in found) == 1, found
+                assert sum(each.rows for each in found.tables) == 1, found
                 assert job.rows is not None  # forget has waited for it
                 assert job.rows >= FILES * ROWS - len(forgotten), job.rows
                 job = LongJob(folder, open_snapshot(scene.home, "t").version)

@@ -26,6 +26,7 @@ from millrace.models.language.corpus.token_table import (
     open_token_table,
 )
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+from millrace.tasks.retention.forget import forget
 
 Ingest = Callable[..., Snapshot]
 SHARES = SplitSpec()
@@ -326,3 +327,18 @@ def test_tokens_whose_files_are_gone_are_made_again(
     assert again.created
     assert (again.version, again.fingerprint) == (2, old.fingerprint)
     assert sorted(map(str, rows_of(again))) == sorted(map(str, rows))
+
+
+def test_the_tokens_of_a_forgotten_text_go_though_its_snapshot_is_an_earlier_one(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
+    secret = {"path": "secret.py", "text": "zebra = 'zebra zebra zebra'\n" * 9}
+    for rows in ([*corpus(), secret], corpus()):
+        snapshot = ingest_text(rows, key=["path"])
+        make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
+    assert versions(embedded, "tokens") == 2
+    forget(embedded, "t", ["secret.py"], lambda what: pytest.fail(what))
+    assert versions(embedded, "tokens") == versions(embedded, "tokenizers") == 0
+    assert make_token_table(snapshot, SHARES, model(), tmp_path, embedded).created
+    files = (file for file in Path(embedded.home).rglob("*") if file.is_file())
+    assert not [file for file in files if b"zebra" in file.read_bytes()]
