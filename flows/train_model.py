@@ -65,7 +65,10 @@ class TrainOutcome:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints: no column statistics, and no paths of temporary files."""
-        facts = ("name", "uri", "version", "digest", "rows", "created", "quarantined", "reasons")
+        facts = (
+            *("name", "uri", "version", "digest", "rows", "created", "files_read"),
+            *("quarantined", "reasons", "repeated_keys"),
+        )
         return {
             "snapshot": {name: getattr(self.snapshot, name) for name in facts},
             **self.report.json,

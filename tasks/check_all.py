@@ -18,6 +18,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
 from millrace.models.data.publish_decision import is_unchanged
 from millrace.models.data.read_source import Progress
+from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.tracking import TrackedRun
@@ -33,6 +34,8 @@ class FullCheck:
         quarantined: number of rows that a run puts into quarantine.
         reasons: number of these rows by reason.
         unchanged: whether the newest snapshot has these rows, so that a run publishes nothing.
+        repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
+        line_breaks: number of cells of CSV files that have line breaks.
         schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
             the pipeline names registered versions.
@@ -42,6 +45,8 @@ class FullCheck:
     quarantined: int
     reasons: Mapping[str, int]
     unchanged: bool
+    repeated_keys: str
+    line_breaks: int
     schema: str
     model: str
 
@@ -82,6 +87,10 @@ def check_all(
             quarantined=snapshot.quarantined,
             reasons=dict(snapshot.reasons),
             unchanged=is_unchanged(snapshot, stored),
+            repeated_keys=describe_repeated(snapshot.repeated_keys, snapshot.schema.key)
+            if snapshot.repeated_keys
+            else "",
+            line_breaks=snapshot.line_breaks,
             schema=describe_schema(snapshot.schema),
             model=model,
         )

@@ -8,9 +8,12 @@ from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
+from millrace.models.data.files_read import describe_files
 from millrace.models.data.publish_decision import nulls_hint
+from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.csv_quotes import describe_line_breaks
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
 from millrace.tasks import progress
@@ -25,11 +28,18 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
     """Ingest the source into the dataset's table, and return the snapshot."""
     with progress.bar("ingest", None, "rows") as bar:
         snapshot = ingest.ingest(pipeline, installation, on_progress=bar.update)
+    log.info("ingest: %s", snapshot.files_read)
     state = "new" if snapshot.created else "unchanged"
     log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
     log.info("%s", describe_schema(snapshot.schema))
     if snapshot.quarantined:
-        log.warning("%s rows in quarantine: %s", snapshot.quarantined, dict(snapshot.reasons))
+        where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
+        reasons = dict(snapshot.reasons)
+        log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
+    if snapshot.line_breaks:
+        log.warning("%s", describe_line_breaks(snapshot.line_breaks))
+    if snapshot.repeated_keys:
+        log.warning("%s", describe_repeated(snapshot.repeated_keys, snapshot.schema.key))
     if hint := nulls_hint(snapshot):
         log.warning("%s", hint)
     return snapshot

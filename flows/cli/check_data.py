@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
+from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
 from millrace.models.data.schema import describe_schema
+from millrace.models.data.sources.csv_quotes import describe_line_breaks
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
@@ -30,6 +32,9 @@ def check_first_rows(pipeline: "Pipeline") -> None:
     bad = sum(found.reasons.values())
     words = f", {bad:,} of them bad: {describe_reasons(found.reasons)}" if bad else ", all good"
     report(f"sample: the first {found.rows:,} rows{words}")
+    _report_line_breaks(found.line_breaks)
+    if found.repeated_keys:
+        report(f"warning: {describe_repeated(found.repeated_keys, found.schema.key)}")
 
 
 def check_all_rows(pipeline: "Pipeline") -> None:
@@ -52,8 +57,16 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"
     does = "does not publish them again" if found.unchanged else "publishes them"
     report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run {does}")
+    _report_line_breaks(found.line_breaks)
+    if found.repeated_keys:
+        report(f"warning: {found.repeated_keys}")
     model = f"built, {found.model}" if found.model else "not built, because it refers to others"
     report(f"model: {model}")
+
+
+def _report_line_breaks(cells: int) -> None:
+    if cells:
+        report(f"warning: {describe_line_breaks(cells)}")
 
 
 def _newest_snapshot(pipeline: "Pipeline") -> "Snapshot | None":

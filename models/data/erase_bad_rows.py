@@ -15,6 +15,7 @@ from millrace.models.data.split import joined_keys
 
 ROW, LINE = "row", "line"
 """Column with the JSON of a bad row, and the field of a line that could not be read."""
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 KeyColumns = Mapping[str, Column | None]
 """The columns of which `_key` is made, in order; None for a column whose type is not known."""
@@ -70,8 +71,8 @@ def _read(text: str, key_columns: KeyColumns) -> Row:
     """Return a row from its JSON; a text that is none is a line that could not be read."""
     try:
         row = json.loads(text)
-    except ValueError:
-        return {LINE: text}
+    except ValueError:  # it was cut, because it is long
+        return {LINE: _unescaped(text)}
     return row if isinstance(row, Mapping) else {}
 
 
@@ -103,6 +104,15 @@ def _key_in_line(line: object, words: Mapping[str, list[str]]) -> str | None:
     text = str(line)
     found = (key for key, parts in words.items() if all(_is_word(part, text) for part in parts))
     return next(found, None)
+
+
+def _unescaped(text: str) -> str:
+    """Return cut JSON without its escapes: the `n` of a line break is no letter of a word."""
+    return re.sub(
+        r"\\(?:u([0-9a-fA-F]{4})|(.))",
+        lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]),
+        text,
+    )
 
 
 def _is_word(word: str, text: str) -> bool:

@@ -18,16 +18,18 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import EMBEDDED, Installation, has_jobs_api
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.part_store import PartList, reading_of, stored_parts
 from millrace.models.data.part_tasks import LocalTasks, TaskRunner
 from millrace.models.data.parts import Combined, combine, files_of
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
-from millrace.models.data.read_source import Progress, require_few_categories
-from millrace.models.data.schema import TableSchema
+from millrace.models.data.read_source import Progress
+from millrace.models.data.repeated_keys import count_repeated
 from millrace.models.data.snapshot_use import hold_ingestion
 from millrace.models.data.snapshots import (
     DATASETS,
+    OF_A_READING,
     QUARANTINE,
     Snapshot,
     metadata_of,
@@ -93,20 +95,24 @@ def _ingest(
         done = read_changes(source, table, stored or typed_by, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
-        snapshot = _snapshot_of(pipeline.name, uri, done.schema, combined, source)
+        snapshot = replace(
+            _snapshot_of(pipeline.name, uri, done, combined, source),
+            repeated_keys=count_repeated(uri, stored, done),
+        )
         for read in done.read:
             read.bad.publish(bad_uri, spec.source, read.part.digest.hexdigest())
         verdict = decide(snapshot, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            return replace(stored, quarantined=snapshot.quarantined, reasons=snapshot.reasons)
+            now = ("quarantined", "reasons", "repeated_keys", *OF_A_READING)
+            return replace(stored, **{name: getattr(snapshot, name) for name in now})
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
         return _publish(table, snapshot, done, listed)
 
 
 def _snapshot_of(
-    name: str, uri: str, schema: TableSchema, combined: Combined, source: Source
+    name: str, uri: str, done: ReadRows, combined: Combined, source: Source
 ) -> Snapshot:
     """Return the snapshot to publish.
 
@@ -114,7 +120,7 @@ def _snapshot_of(
     """
     categories = {
         column.name: tuple(value for value, _ in combined.statistics[column.name].counts or ())
-        for column in schema.columns
+        for column in done.schema.columns
         if column.type == "category" and column.categories is None
     }
     return Snapshot(
@@ -123,12 +129,15 @@ def _snapshot_of(
         version=-1,
         digest=combined.digest.hexdigest(),
         rows=combined.digest.rows,
-        schema=schema.with_categories(categories),
+        schema=done.schema.with_categories(categories),
         statistics=combined.statistics,
         source=_manifest(combined, source),
         quarantined=combined.quarantined,
         reasons=combined.reasons,
         created=True,
+        bad_files=combined.bad_files,
+        line_breaks=combined.line_breaks,
+        files_read=done.files,
     )
 
 

@@ -85,11 +85,11 @@ def stored_parts(uri: str, parts: Iterable[Part]) -> Iterator[None]:
         raise
 
 
-def parts_of_newest(table: DeltaTable, uri: str) -> tuple[PartList, tuple[Part, ...]] | None:
-    """Return the parts of the newest snapshot of an open table; None if they are not known.
+def parts_of_newest(table: DeltaTable, uri: str) -> tuple[PartList, tuple[Part, ...]] | str:
+    """Return the parts of the newest snapshot of an open table, or why they are not known.
 
-    That is so if a manifest is missing, or if the table no longer has the files of the parts:
-    another tool may have joined them. Files that another program added are in no part.
+    A manifest may be missing, or the table may no longer have the files of the parts: another tool
+    may have joined them. Files that another program added are in no part.
 
     Raises:
         OSError: the table's folder cannot be read.
@@ -98,9 +98,11 @@ def parts_of_newest(table: DeltaTable, uri: str) -> tuple[PartList, tuple[Part, 
     listed = PartList.of_commit(newest)
     parts = load_parts(uri, listed.ids) if listed else None
     if listed is None or parts is None:
-        return None
+        return "the newest snapshot does not say which rows came from which file"
     files = pa.table(table.get_add_actions())["path"].to_pylist()
-    return (listed, parts) if set(files_of(parts)) <= set(files) else None
+    if set(files_of(parts)) <= set(files):
+        return listed, parts
+    return "another program has rewritten the table"
 
 
 def load_parts(uri: str, ids: Iterable[str]) -> tuple[Part, ...] | None:

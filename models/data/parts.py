@@ -21,6 +21,9 @@ LARGE_BYTES = 32 * 1024 * 1024
 MOST_SMALL = 32
 """Most parts that are smaller than `LARGE_BYTES`. More are read again together, so that a table
 that grows by small files does not fall apart into them."""
+SMALL_PARTS = 16
+"""Up to about this many small parts files are spread over several, so that a change of one file
+reads few others again; then new files share a part. `MOST_SMALL` leaves room for those."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Part:
         statistics: statistics of the rows, by column.
         quarantined: number of bad rows.
         reasons: number of bad rows by reason.
+        bad_files: number of bad rows by path of their file, as far as it is known.
+        line_breaks: number of cells of CSV files that have line breaks.
     """
 
     id: str
@@ -44,6 +49,8 @@ class Part:
     statistics: Mapping[str, ColumnStatistics] = field(repr=False)
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    bad_files: Mapping[str, int] = field(default_factory=dict)
+    line_breaks: int = 0
 
     @property
     def size(self) -> int:
@@ -73,6 +80,8 @@ class Part:
             },
             quarantined=values["quarantined"],
             reasons=values["reasons"],
+            bad_files=values.get("bad_files", {}),
+            line_breaks=values.get("line_breaks", 0),
         )
 
 
@@ -84,11 +93,13 @@ class ReadingPlan:
         kept: parts whose rows stay.
         dropped: parts whose rows go.
         read: groups of files to read, each into a part of its own.
+        unchanged: paths of the files that are as they were when they were read.
     """
 
     kept: tuple[Part, ...]
     dropped: tuple[Part, ...]
     read: tuple[tuple[SourceFile, ...], ...]
+    unchanged: frozenset[str]
 
 
 def plan_reading(
@@ -106,33 +117,49 @@ def plan_reading(
         is_same: whether a file found is the same as one that was read, which has the same path.
     """
     now = {file.path: file for file in found}
+    known = {file.path: file for part in parts for file in part.sources}
+    unchanged = {path for path, old in known.items() if path in now and is_same(old, now[path])}
     kept = [
         part
         for part in parts
-        if part.sources
-        and all(old.path in now and is_same(old, now[old.path]) for old in part.sources)
+        if part.sources and unchanged.issuperset(file.path for file in part.sources)
     ]
     small = [part for part in kept if part.size < LARGE_BYTES]
     if len(small) > MOST_SMALL:
-        kept = [part for part in kept if part.size >= LARGE_BYTES]
+        kept, small = [part for part in kept if part.size >= LARGE_BYTES], []
     ids = {part.id for part in kept}
-    known = {file.path for part in kept for file in part.sources}
+    stays = {file.path for part in kept for file in part.sources}
+    read = [file for file in found if file.path not in stays]
     return ReadingPlan(
         kept=tuple(kept),
         dropped=tuple(part for part in parts if part.id not in ids),
-        read=tuple(group_files([file for file in found if file.path not in known])),
+        read=tuple(group_files(read, SMALL_PARTS - len(small))),
+        unchanged=frozenset(unchanged),
     )
 
 
-def group_files(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ...]]:
-    """Return the files in groups of at least `LARGE_BYTES`, in order; the last may be smaller."""
+def group_files(
+    files: Sequence[SourceFile], small_parts: int | None = None
+) -> list[tuple[SourceFile, ...]]:
+    """Return the files in groups, in order, each to be read into a part.
+
+    Args:
+        files: the files.
+        small_parts: about how many groups may be smaller than `LARGE_BYTES`; at least one may be.
+            None: `SMALL_PARTS`.
+    """
+    most = max(1, SMALL_PARTS if small_parts is None else small_parts)
+    small = sum(file.size for file in files if file.size < LARGE_BYTES)
+    enough = max(1, min(LARGE_BYTES, small // most))
     groups: list[tuple[SourceFile, ...]] = []
     group: list[SourceFile] = []
+    size = 0
     for file in files:
         group.append(file)
-        if sum(each.size for each in group) >= LARGE_BYTES:
+        size += file.size
+        if size >= enough:
             groups.append(tuple(group))
-            group = []
+            group, size = [], 0
     if group:
         groups.append(tuple(group))
     return groups
@@ -148,6 +175,8 @@ class Combined:
         statistics: statistics of all rows, by column.
         quarantined: number of bad rows.
         reasons: number of bad rows by reason, the most frequent first.
+        bad_files: number of bad rows by path of their file, the most first.
+        line_breaks: number of cells of CSV files that have line breaks.
     """
 
     parts: tuple[Part, ...]
@@ -155,20 +184,31 @@ class Combined:
     statistics: dict[str, ColumnStatistics]
     quarantined: int
     reasons: dict[str, int]
+    bad_files: dict[str, int]
+    line_breaks: int
 
 
 def combine(parts: Sequence[Part]) -> Combined:
     """Return what parts are together, in whatever order they are given."""
     ordered = sorted(parts, key=lambda part: part.sources[0].path if part.sources else "")
-    digest, reasons = Digest(), Counter[str]()
+    digest, reasons, bad_files = Digest(), Counter[str](), Counter[str]()
     for part in ordered:
         digest.add(part.digest)
         reasons.update(part.reasons)
+        bad_files.update(part.bad_files)
     statistics: dict[str, ColumnStatistics] = reduce(
         merge, (part.statistics for part in ordered), {}
     )
     quarantined = sum(part.quarantined for part in ordered)
-    return Combined(tuple(ordered), digest, statistics, quarantined, dict(reasons.most_common()))
+    return Combined(
+        tuple(ordered),
+        digest,
+        statistics,
+        quarantined,
+        dict(reasons.most_common()),
+        dict(bad_files.most_common()),
+        sum(part.line_breaks for part in ordered),
+    )
 
 
 def files_of(parts: Sequence[Part]) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import basename
 
 from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.files_read import NO_FILES, FilesRead
 from millrace.models.data.part_store import PartList, parts_of_newest, reading_of
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, group_files, plan_reading
@@ -24,11 +26,15 @@ class ReadRows:
         schema: the schema that every row had to fit, before categories are collected.
         kept: parts of the newest snapshot whose rows stay.
         read: parts that were read.
+        files: which files of the source were read, and why.
+        keeps_all: whether all rows of the newest snapshot stay.
     """
 
     schema: TableSchema
     kept: tuple[Part, ...]
     read: tuple[ReadPart, ...]
+    files: FilesRead
+    keeps_all: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -59,10 +65,12 @@ def read_changes(
         TransientError: a source on the network cannot be read to the end, or a file changed while
             it was read.
     """
-    known = _known_parts(table, stored.uri, source.spec) if table and stored else None
     way = _Way(folder, run_tasks, _Counter(on_progress).add)
-    done = _read_new_files(source, known, way) if known else None
-    return done or _read_all(source, stored.schema if stored else None, way)
+    if table is None or stored is None:
+        return _read_all(source, stored.schema if stored else None, way, "the first ingestion")
+    known = _known_parts(table, stored.uri, source.spec)
+    done = known if isinstance(known, str) else _read_new_files(source, known, way)
+    return _read_all(source, stored.schema, way, done) if isinstance(done, str) else done
 
 
 @dataclass(frozen=True)
@@ -95,37 +103,47 @@ class _Counter:
 
 def _known_parts(
     table: DeltaTable, uri: str, spec: DatasetSpec
-) -> tuple[PartList, tuple[Part, ...]] | None:
-    """Return the parts of the newest snapshot; None if they cannot be a part of the next one.
-
-    That is so if they are not known, or were read with other settings.
-    """
-    known = None if spec.mode == "full" else parts_of_newest(table, uri)
-    return known if known and known[0].reading == reading_of(spec) else None
+) -> tuple[PartList, tuple[Part, ...]] | str:
+    """Return the parts of the newest snapshot, or why they cannot be a part of the next one."""
+    if spec.mode == "full":
+        return "dataset.mode is full"
+    known = parts_of_newest(table, uri)
+    if not isinstance(known, str) and known[0].reading != reading_of(spec):
+        return "a setting of dataset has changed, or this version of Millrace reads otherwise"
+    return known
 
 
 def _read_new_files(
     source: Source, known: tuple[PartList, tuple[Part, ...]], way: _Way
-) -> ReadRows | None:
-    """Read the new and the changed files; None if all files have to be read.
+) -> ReadRows | str:
+    """Read the new and the changed files, or return why all files have to be read.
 
     The first file says which columns there are and what their types are, so it must be unchanged.
     """
     listed, parts = known
     found = source.found()
+    if not found:
+        return NO_FILES
     plan = plan_reading(parts, found, source.is_same)
-    kept = {file.path for part in plan.kept for file in part.sources}
-    if not found or found[0].path not in kept:
-        return None
-    return ReadRows(listed.schema, plan.kept, way.read(source, plan.read, listed.schema))
+    first = found[0].path
+    if first not in plan.unchanged:
+        was_read = any(file.path == first for part in parts for file in part.sources)
+        state = "has changed" if was_read else "is new"
+        if len(found) == 1:
+            return f"it {state}"
+        return f"the first file, {basename(first)}, says which columns there are, and {state}"
+    read = way.read(source, plan.read, listed.schema)
+    files = FilesRead.by_plan(plan, parts, found)
+    return ReadRows(listed.schema, plan.kept, read, files, keeps_all=not plan.dropped)
 
 
-def _read_all(source: Source, stored: TableSchema | None, way: _Way) -> ReadRows:
-    """Read the whole source."""
+def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: str) -> ReadRows:
+    """Read the whole source; `because` is the reason."""
     schema, rows = open_rows(source, source.spec, stored)
-    groups = group_files(source.found())
+    found = source.found()
+    groups, files = group_files(found), FilesRead.all_of(found, because)
     if len(groups) > 1 or len(source.cut()) > 1:
         del rows
-        return ReadRows(schema, (), way.read(source, groups, schema))
+        return ReadRows(schema, (), way.read(source, groups, schema), files)
     task = ReadTask(source, schema, way.folder, opened=rows)
-    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)))
+    return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)), files)

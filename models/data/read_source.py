@@ -12,15 +12,18 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.models.common.ahead import map_ahead
+from millrace.models.common.arrays import Indices
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
-from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
+from millrace.models.data.infer_schema import resolve_schema
 from millrace.models.data.parts import Part
-from millrace.models.data.quarantine import BadRows, Quarantine
+from millrace.models.data.quarantine import BadRows, Quarantine, bad_of_chunk
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.schema import TableSchema
@@ -29,13 +32,14 @@ from millrace.models.data.sources.source import (
     Chunk,
     Source,
     SourceFile,
-    Unreadable,
     read_error,
 )
-from millrace.models.data.split import Digest, hash_rows, with_keys
+from millrace.models.data.split import Digest, Hashes, hash_rows, with_hashed_keys
 
 SAMPLE_BYTES = 64 * 1024 * 1024
 """Types are inferred from about this many bytes of documents, because a row may be a whole book."""
+
+NO_KEYS: Hashes = np.empty(0, np.uint64)
 
 Progress = Callable[[int], None]
 
@@ -46,33 +50,44 @@ class CheckedChunk:
 
     Attributes:
         good: the good rows, with `_key` and `_bucket`.
-        bad: the bad rows, with the schema `BAD`.
-        unreadable: the unreadable lines.
+        bad: the unreadable lines and the bad rows, with the schema `BAD`.
+        file: path of the file that they are in; empty if there is not one.
+        records: number of each in the file, from 1.
+        line_breaks: number of cells of a CSV file that have line breaks.
         rows: number of rows that were read.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
+        keys: hashes of the good rows' keys; none if no columns are the key.
     """
 
     good: pa.RecordBatch
     bad: pa.RecordBatch
-    unreadable: tuple[Unreadable, ...]
+    file: str
+    records: Indices
+    line_breaks: int
     rows: int
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
+    keys: Hashes
 
 
 def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> CheckedChunk:
     """Check and count the rows of a chunk; write no more bad rows than the quarantine takes."""
     checked = check(chunk.rows, schema, quarantine.room)
+    bad, records = bad_of_chunk(chunk, checked)
     hashes, digest = hash_rows(checked.good), Digest()
     digest.update(hashes)
+    good, keys = with_hashed_keys(checked.good, schema, hashes)
     return CheckedChunk(
-        with_keys(checked.good, schema, hashes),
-        checked.bad,
-        chunk.unreadable,
+        good,
+        bad,
+        chunk.file,
+        records,
+        chunk.line_breaks,
         chunk.rows.num_rows,
         digest,
         statistics_of(checked.good, schema),
+        keys if schema.key else keys[:0],
     )
 
 
@@ -86,6 +101,8 @@ class Reading:
         id: name of the part.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
+        line_breaks: number of cells of CSV files that have line breaks.
+        keys: hashes of the good rows' keys.
     """
 
     schema: TableSchema
@@ -93,10 +110,14 @@ class Reading:
     id: str = field(default_factory=lambda: uuid4().hex)
     digest: Digest = field(default_factory=Digest)
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
+    line_breaks: int = 0
+    keys: list[Hashes] = field(default_factory=list)
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
-        self.quarantine.add(chunk.bad, chunk.unreadable)
+        self.quarantine.add(chunk.bad, chunk.file, chunk.records)
+        self.line_breaks += chunk.line_breaks
+        self.keys.append(chunk.keys)
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
         require_few_categories(self.schema, self.statistics)
@@ -116,8 +137,10 @@ class Reading:
             statistics=self.statistics,
             quarantined=bad.rows,
             reasons=bad.reasons,
+            bad_files=bad.files,
+            line_breaks=self.line_breaks,
         )
-        return ReadPart(part, files, bad)
+        return ReadPart(part, files, bad, np.concatenate([NO_KEYS, *self.keys]))
 
 
 @dataclass(frozen=True)
@@ -128,11 +151,13 @@ class ReadPart:
         part: the part.
         files: the files with the good rows, in the staging folder.
         bad: the bad rows.
+        keys: hashes of the good rows' keys, uint64; none if no columns are the key.
     """
 
     part: Part
     files: tuple[RowFile, ...]
     bad: BadRows
+    keys: Hashes
 
     def of_files(self, sources: tuple[SourceFile, ...]) -> "ReadPart":
         """Return the part with the files of the source that were read."""
@@ -236,24 +261,3 @@ def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
         hint="check that the source is fully written, and that dataset.source and dataset.format "
         "are right",
     )
-
-
-def require_few_categories(schema: TableSchema, statistics: Mapping[str, ColumnStatistics]) -> None:
-    """Check that no category column has more values than there may be categories.
-
-    Raises:
-        InputError: a column has too many values.
-    """
-    for column in schema.columns:
-        counts = statistics[column.name].counts if column.name in statistics else None
-        if column.type == "category" and counts is not None and len(counts) > MAX_CATEGORIES:
-            raise InputError(
-                f"column {column.name!r} has more than {MAX_CATEGORIES} different values",
-                seen=", ".join(str(value) for value, _ in counts[:5]) + ", …",
-                valid=f"a category with at most {MAX_CATEGORIES} values",
-                hint="set dataset.task: regression to predict a number"
-                if column.name == schema.target
-                else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
-                "out of dataset.features; or declare it as {type: string} to store it without "
-                "learning from it, or as {type: text} for model.family: text_classifier",
-            )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.models.common.arrays import Indices
 from millrace.models.data import messages
 from millrace.models.data.coerce import Cast, Mask, cast, mask
 from millrace.models.data.schema import Column, TableSchema
@@ -41,10 +42,12 @@ class Checked:
     Attributes:
         good: rows that pass, with the schema `TableSchema.arrow`.
         bad: rows that fail, with the schema `BAD`: the reason, and the row as read, in JSON.
+        places: index of each bad row in the batch, int64, ascending.
     """
 
     good: pa.RecordBatch
     bad: pa.RecordBatch
+    places: Indices
 
 
 def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = None) -> Checked:
@@ -70,13 +73,14 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
         arrays.append(_nan_to_null(seen.values))
     good = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
     if not failed.any():
-        return Checked(good, bad_rows([], []))
+        return Checked(good, bad_rows([], []), np.empty(0, np.int64))
     bad = np.flatnonzero(failed)
     texts = [as_json(row) for row in rows_of(batch.take(pa.array(bad[:max_texts])))]
     unwritten = [None] * (len(bad) - len(texts))
     return Checked(
         good.filter(pa.array(failed == 0)),
         bad_rows([reasons[code] for code in failed[bad]], [*texts, *unwritten]),
+        bad,
     )
 
 

@@ -2,17 +2,21 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.category_limit import require_few_categories
+from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.read_source import open_rows
+from millrace.models.data.repeated_keys import count_in
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
 from millrace.models.data.sources.source import Chunk
+from millrace.models.data.split import Hashes, hash_texts, joined_keys
 
 SAMPLE_ROWS = 10_000
 
@@ -25,11 +29,15 @@ class SampleCheck:
         schema: the schema that every row must fit.
         rows: number of rows in the sample, unreadable lines included.
         reasons: number of bad rows by reason.
+        repeated_keys: number of good rows whose key an earlier row of the sample has.
+        line_breaks: number of cells of CSV files that have line breaks, in these rows or beside.
     """
 
     schema: TableSchema
     rows: int
     reasons: Mapping[str, int]
+    line_breaks: int = 0
+    repeated_keys: int = 0
 
 
 def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck | None:
@@ -43,7 +51,7 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         None for a Python function, which may do anything and is called by a run only.
 
     Raises:
-        InputError: the source holds no rows, or a column does not fit.
+        InputError: the source holds no rows, or a column does not fit, or has too many values.
         TransientError: a source on the network cannot be read.
     """
     source = open_source(pipeline.dataset, pipeline.folder)
@@ -51,15 +59,23 @@ def check_sample(pipeline: Pipeline, stored: TableSchema | None) -> SampleCheck 
         return None
     kind_of_family(pipeline.model.family).check_dataset(source.spec, pipeline.model.family)
     schema, chunks = open_rows(source, source.spec, stored)
-    rows, reasons = 0, Counter[str]()
+    rows, line_breaks, keys = 0, 0, list[Hashes]()
+    reasons, statistics = Counter[str](), dict[str, ColumnStatistics]()
     for chunk in chunks:
         some = _first_rows(chunk, SAMPLE_ROWS - rows)
         rows += len(some)
-        reasons.update(check(some.rows, schema, 0).bad["reason"].to_pylist())
+        line_breaks += some.line_breaks
+        checked = check(some.rows, schema, 0)
+        if schema.key:
+            keys.append(hash_texts(joined_keys(checked.good, schema.key)))
+        statistics = merge(statistics, statistics_of(checked.good, schema))
+        reasons.update(checked.bad["reason"].to_pylist())
         reasons.update(line.reason for line in some.unreadable)
         if rows >= SAMPLE_ROWS:
             break
-    return SampleCheck(schema, rows, dict(reasons.most_common()))
+    require_few_categories(schema, statistics)
+    found = dict(reasons.most_common())
+    return SampleCheck(schema, rows, found, line_breaks, count_in(keys))
 
 
 def _first_rows(chunk: Chunk, most: int) -> Chunk:
@@ -67,7 +83,7 @@ def _first_rows(chunk: Chunk, most: int) -> Chunk:
     if len(chunk) <= most:
         return chunk
     lines = tuple(line for line in chunk.unreadable if line.before < most)
-    return Chunk(chunk.rows.slice(0, max(most - len(lines), 0)), lines)
+    return replace(chunk, rows=chunk.rows.slice(0, max(most - len(lines), 0)), unreadable=lines)
 
 
 def describe_reasons(reasons: Mapping[str, int]) -> str:

@@ -81,6 +81,7 @@ def _commit_without(
         digest=combined.digest.hexdigest(),
         rows=combined.digest.rows,
         statistics=combined.statistics,
+        repeated_keys=None,
     )
     ids = tuple(part.id for part in combined.parts)
     metadata = {**metadata_of(snapshot), **replace(listed, ids=ids).metadata()}
@@ -123,7 +124,7 @@ def _no_row_left(newest: Snapshot) -> InputError:
 def _parts_of(table: DeltaTable, newest: Snapshot) -> tuple[PartList, tuple[Part, ...]]:
     """Return the parts of the newest snapshot; one part of all files if they are not known."""
     known = parts_of_newest(table, newest.uri)
-    if known is not None:
+    if not isinstance(known, str):
         return known
     files = tuple(pa.table(table.get_add_actions())["path"].to_pylist())
     digest = Digest.from_hex(newest.digest)

@@ -20,6 +20,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.files_read import FilesRead
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import BUCKET, TableSchema
 from millrace.models.data.sources.arrow_source import scan_batches
@@ -33,6 +34,8 @@ PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
 RETENTION, REMOVED = "_retention", "removed.json"
 """Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
 SAMPLED_GROUPS = 32
+OF_A_READING = ("bad_files", "line_breaks", "files_read")
+"""What is known of a snapshot only by the ingestion that returned it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,14 @@ class Snapshot:
         source: manifest of the source: format and files with digests, or a table's version.
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
+        repeated_keys: number of rows whose key an earlier row has; None if that is not known, or if
+            no columns are the key.
         created: whether the ingestion that returned this snapshot also created it.
+        bad_files: number of rows that the ingestion quarantined, by path of their file, the most
+            first; empty if another ingestion made the snapshot.
+        line_breaks: number of cells of its CSV files that have line breaks; 0 if another ingestion
+            made the snapshot.
+        files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
 
@@ -64,7 +74,11 @@ class Snapshot:
     source: Mapping[str, Any] = field(repr=False)
     quarantined: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    repeated_keys: int | None = None
     created: bool = False
+    bad_files: Mapping[str, int] = field(default_factory=dict)
+    line_breaks: int = 0
+    files_read: FilesRead | None = None
     removed: str = ""
 
     @property
@@ -114,7 +128,7 @@ def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
     """Return the custom metadata of the commit that makes the snapshot."""
-    left_out = ("name", "uri", "version", "created", "removed")
+    left_out = {"name", "uri", "version", "created", "removed", *OF_A_READING}
     values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
     return {METADATA: json.dumps(values)}
 
@@ -247,4 +261,5 @@ def _read_snapshot(name: str, uri: str, version: int, metadata: str) -> Snapshot
         source=values["source"],
         quarantined=values["quarantined"],
         reasons=values["reasons"],
+        repeated_keys=values.get("repeated_keys"),
     )

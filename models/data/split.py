@@ -33,8 +33,17 @@ _BLOCK_ROWS = 16_384
 
 def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.RecordBatch:
     """Return checked rows with `_key` and `_bucket`, with the schema `TableSchema.stored`."""
+    return with_hashed_keys(good, schema, hashes)[0]
+
+
+def with_hashed_keys(
+    good: pa.RecordBatch, schema: TableSchema, hashes: Hashes
+) -> tuple[pa.RecordBatch, Hashes]:
+    """Return what `with_keys` returns, and the hash of each key."""
     keys = row_keys(good, schema.key, hashes)
-    return pa.RecordBatch.from_arrays([*good.columns, keys, buckets(keys)], schema=schema.stored)
+    hashed = hash_texts(keys)
+    columns = [*good.columns, keys, _buckets_of(hashed)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema.stored), hashed
 
 
 def hash_rows(batch: pa.RecordBatch) -> Hashes:
@@ -85,7 +94,11 @@ def hash_keys(hashes: Hashes) -> pa.Array:
 
 def buckets(keys: pa.Array) -> pa.Array:
     """Return the `_bucket` of each string key, int32 in 0..9999."""
-    return pa.array((_hash_text(keys) % np.uint64(BUCKETS)).astype(np.int32))
+    return _buckets_of(hash_texts(keys))
+
+
+def _buckets_of(hashed: Hashes) -> pa.Array:
+    return pa.array((hashed % np.uint64(BUCKETS)).astype(np.int32))
 
 
 def split_bounds(split: SplitSpec) -> dict[Split, tuple[int, int]]:
@@ -133,7 +146,7 @@ def _hash_column(array: pa.Array) -> Hashes:
         hashed = _hash_vectors(array)
     elif pa.types.is_string(array.type):
         encoded = array.dictionary_encode()
-        of_value = _hash_text(encoded.dictionary)
+        of_value = hash_texts(encoded.dictionary)
         codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         hashed = of_value[codes] if len(of_value) else np.zeros(len(array), dtype=np.uint64)
     else:
@@ -143,7 +156,8 @@ def _hash_column(array: pa.Array) -> Hashes:
     return hashed
 
 
-def _hash_text(array: pa.Array) -> Hashes:
+def hash_texts(array: pa.Array) -> Hashes:
+    """Return a 64-bit hash of each text, which never changes."""
     texts = array.to_numpy(zero_copy_only=False).astype(object, copy=False)
     hashed: Hashes = hash_array(texts, hash_key=HASH_KEY, categorize=False)
     return hashed

@@ -18,18 +18,13 @@ from millrace.models.common import user_code
 from millrace.models.common.errors import InputError, nearest
 from millrace.models.config.model_kind import load_object
 from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family_params import FAMILIES
 from millrace.models.families.network import Network
 from millrace.models.families.objective import Objective
 from millrace.models.families.pretrained import resolve_pretrained
 from millrace.models.inference.features import Encoding
 
 Family = Callable[..., nn.Module]
-FAMILIES = {
-    "mlp": "millrace.models.families.mlp:Perceptron",
-    "cnn": "millrace.models.families.cnn:ResNet",
-    "text_classifier": "millrace.models.families.text_classifier:TextClassifier",
-}
-"""The class of each family, as `module:Class`."""
 OF_TEXT = ("text_classifier",)
 
 

@@ -4,7 +4,7 @@ The scored rows are read from the data files that the job has written. Files tha
 incomplete are deleted first. Files with excluded rows are replaced by copies without these rows.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -146,9 +146,22 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
             seen="; ".join(reasons),
             valid=f"at most {most:.2%} of the rows (batch.max_dead_letters)",
-            hint="fix the rows, or raise batch.max_dead_letters; so that the model accepts missing "
-            "values and unknown categories, declare the column as {nullable: true} in the pipeline "
-            "file and train again",
+            hint="; ".join(_hints({each["values"] for each in ranked})),
+        )
+
+
+def _hints(reasons: Collection[str]) -> Iterator[str]:
+    """Yield what to do about dead letters."""
+    yield "fix the rows, or raise batch.max_dead_letters"
+    if DUPLICATE_KEY in reasons:
+        yield (
+            "of rows with one key only the first is scored: remove those that came twice, or train "
+            "with columns in dataset.key that identify a row"
+        )
+    if set(reasons) - {DUPLICATE_KEY}:
+        yield (
+            "so that the model accepts missing values and unknown categories, declare the column "
+            "as {nullable: true} in the pipeline file and train again"
         )
 
 

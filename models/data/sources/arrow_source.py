@@ -83,7 +83,9 @@ class ParquetSource(FileSource):
                 groups = (
                     range(reader.num_row_groups) if self.row_groups is None else self.row_groups
                 )
-                yield from slice_batches(reader.iter_batches(rows, [*groups], present))
+                earlier = (reader.metadata.row_group(n).num_rows for n in range(groups.start))
+                batches = reader.iter_batches(rows, [*groups], present)
+                yield from slice_batches(batches, file.path, sum(earlier))
 
     def cut(self) -> Sequence["ParquetSource"]:
         """Return a large file in pieces of whole row groups, each of about `PIECE_BYTES`."""

@@ -5,14 +5,17 @@ bad cell puts its row into quarantine and does not stop the ingestion.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 
+from millrace.models.common.arrays import Indices
 from millrace.models.common.errors import InputError
+from millrace.models.data.sources.csv_quotes import REASON, QuoteCheck
 from millrace.models.data.sources.find_files import File, FileSource
 from millrace.models.data.sources.source import Chunk, Unreadable, as_text, projection
 
@@ -48,7 +51,7 @@ def _read_header(file: File) -> list[str]:
 def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
     names = _read_header(file)
     ragged: list[csv.InvalidRow] = []
-    rows = lines = 0
+    rows, lines, quotes = 0, 0, QuoteCheck(file, _delimiter(file))
     with _open(file, ragged, names, [name for name in wanted if name in names]) as reader:
         while True:
             try:
@@ -59,10 +62,13 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
                 raise _not_csv(file, error) from error
             unreadable = _take_ragged(tuple(ragged), lines, rows, batch.num_rows)
             del ragged[: len(unreadable)]  # the reader is ahead: the rest belongs to later rows
-            yield Chunk(as_text(batch), unreadable)
+            broken, refused = quotes.look_at(batch)
+            chunk = Chunk(as_text(batch), unreadable, file.path, rows + lines, broken)
+            yield _without(chunk, refused) if len(refused) else chunk
             rows, lines = rows + batch.num_rows, lines + len(unreadable)
     if ragged:
-        yield Chunk(pa.record_batch({}), tuple(_unreadable(row, 0) for row in ragged))
+        last = tuple(_unreadable(row, 0) for row in ragged)
+        yield Chunk(pa.record_batch({}), last, file.path, rows + lines)
 
 
 def _take_ragged(
@@ -87,6 +93,27 @@ def _unreadable(row: csv.InvalidRow, before: int) -> Unreadable:
     return Unreadable(reason, row.text, before)
 
 
+def _without(chunk: Chunk, refused: Indices) -> Chunk:
+    """Return a chunk with some rows, by their index, made unreadable; the order stays."""
+    rows = chunk.rows.take(pa.array(refused)).to_pylist()
+    shown = [",".join(cell or "" for cell in row.values()) for row in rows]
+    lines = [*chunk.unreadable, *(Unreadable(REASON, text) for text in shown)]
+    positions = np.concatenate([chunk.unreadable_positions(), chunk.row_positions()[refused]])
+    order = np.argsort(positions)
+    return replace(
+        chunk,
+        rows=chunk.rows.filter(pa.array(~np.isin(np.arange(chunk.rows.num_rows), refused))),
+        unreadable=tuple(
+            replace(lines[place], before=int(positions[place]) - number)
+            for number, place in enumerate(order)
+        ),
+    )
+
+
+def _delimiter(file: File) -> str:
+    return "\t" if ".tsv" in file.path.lower() else ","
+
+
 def _open(
     file: File,
     ragged: list[csv.InvalidRow],
@@ -103,7 +130,7 @@ def _open(
             # With threads Arrow does not number the lines.
             read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(
-                delimiter="\t" if ".tsv" in file.path.lower() else ",",
+                delimiter=_delimiter(file),
                 newlines_in_values=True,
                 invalid_row_handler=skip,
             ),

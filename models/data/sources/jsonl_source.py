@@ -32,12 +32,14 @@ class JsonlSource(FileSource):
         """Read the rows of all files."""
         used = used_columns(self.spec)
         for file in self.files:
+            before = 0
             for block in _read_blocks(file):
                 chunk = read_block(block)
+                rows = chunk.rows
                 if used is not None:
-                    names = [name for name in chunk.rows.schema.names if name in used]
-                    chunk = Chunk(chunk.rows.select(names), chunk.unreadable)
-                yield chunk
+                    rows = rows.select([name for name in rows.schema.names if name in used])
+                yield Chunk(rows, chunk.unreadable, file.path, before)
+                before += len(chunk)
 
 
 def read_block(block: bytes) -> Chunk:

@@ -48,10 +48,16 @@ class Chunk:
     Attributes:
         rows: a record batch; its schema may differ from chunk to chunk.
         unreadable: the unreadable lines between the rows, in order.
+        file: path of the file that they are in; empty if they are in no file, or in several.
+        before: number of rows and unreadable lines of the file that come before the chunk.
+        line_breaks: number of cells of a CSV file that have line breaks.
     """
 
     rows: pa.RecordBatch
     unreadable: tuple[Unreadable, ...] = ()
+    file: str = ""
+    before: int = 0
+    line_breaks: int = 0
 
     def __len__(self) -> int:
         """Return the number of rows and unreadable lines."""
@@ -211,13 +217,22 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
             )
 
 
-def slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    """Cut large batches into chunks, without a copy; leave out empty batches."""
+def slice_batches(
+    batches: Iterable[pa.RecordBatch], file: str = "", before: int = 0
+) -> Iterator[Chunk]:
+    """Cut large batches into chunks, without a copy; leave out empty batches.
+
+    Args:
+        batches: the batches.
+        file: path of the file that they are in.
+        before: number of rows of the file that come before them.
+    """
     for batch in batches:
         fitting = CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes)
         rows = max(1, min(CHUNK_ROWS, fitting))
         for start in range(0, batch.num_rows, rows):
-            yield Chunk(batch.slice(start, rows))
+            yield Chunk(batch.slice(start, rows), (), file, before + start)
+        before += batch.num_rows
 
 
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

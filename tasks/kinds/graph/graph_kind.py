@@ -11,6 +11,7 @@ from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
 from millrace.models.config.model_kind import ModelKind, is_set, require_extras
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family_params import require_known_params
 
 WITHOUT_TOKENS = ("mlp", "cnn")
 OF_TEXT = "text_classifier"
@@ -72,6 +73,7 @@ class GraphKind(ModelKind):
         "export/tensorrt",
         "models/families/cnn.py",
         "models/families/family.py",
+        "models/families/family_params.py",
         "models/families/mlp.py",
         "models/families/network.py",
         "models/families/objective.py",
@@ -105,16 +107,18 @@ class GraphKind(ModelKind):
         )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
-        """Refuse a model whose packages are not installed, and load a family that the user wrote.
+        """Refuse a model whose packages are not installed, or params that its family lacks.
 
         Torch is imported only for a family that the user wrote.
         """
         if spec.family == OF_TEXT:
             require_extras(spec.family, "text")
-        if spec.family not in self.families:
+        if spec.family in self.families:
+            require_known_params(spec)
+        else:
             from millrace.models.families.family import family_of
 
-            family_of(spec, folder)
+            require_known_params(spec, family_of(spec, folder))
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield a message for each key that only language or text models support."""

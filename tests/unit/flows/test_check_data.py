@@ -101,8 +101,60 @@ def test_a_source_that_is_all_bad_is_refused(file: Path) -> None:
     assert "millrace-check" not in str(told.value)
 
 
+def text_rows(columns: int, rows: int = 1100) -> str:
+    names = [f"note{n}" for n in range(columns)]
+    lines = [
+        ",".join([str(n), *(f"{name} {n}" for name in names), str(n % 2)]) for n in range(rows)
+    ]
+    return "\n".join([",".join(["x", *names, "y"]), *lines]) + "\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--full",)])
+def test_columns_with_too_many_values_are_all_named(file: Path, options: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as told:
+        check(file, text_rows(2), *options)
+    assert told.value.what == "columns note0, note1 have more than 1000 different values"
+    assert told.value.seen is not None
+    assert "; note1: note1 0, note1 1, " in told.value.seen
+    assert told.value.hint is not None
+    assert "set dataset.key: [note0]" in told.value.hint
+    assert "dataset.columns: {note0: {type: string}, note1: {type: string}}" in told.value.hint
+
+
+def test_no_other_key_is_suggested_where_there_is_one(file: Path) -> None:
+    file.write_text(file.read_text() + "  key: [x]\n")
+    with pytest.raises(InputError, match="'note0' has more than 1000") as told:
+        check(file, text_rows(1))
+    assert told.value.hint is not None
+    assert "dataset.key" not in told.value.hint
+
+
+def test_a_thousand_values_pass(file: Path) -> None:
+    assert "note0 category" in check(file, text_rows(1, 1000))[1]
+
+
+@pytest.mark.parametrize("options", [(), ("--full",)])
+@pytest.mark.parametrize("last", ['3,"p\nq",a', '3,"pq",a'])
+def test_line_breaks_in_cells_are_told(file: Path, options: tuple[str, ...], last: str) -> None:
+    lines = "".join(f"{n},p,{'ab'[n % 2]}\n" for n in range(400))
+    _, err = check(file, f"x,c,y\n{lines}{last}\n", *options)
+    words = "warning: cells of the CSV files that contain line breaks: 1; "
+    assert (words in err) == ("\n" in last)
+
+
+@pytest.mark.parametrize("options", [(), ("--full",)])
+@pytest.mark.parametrize("last", ["7,1", "400,1"])
+def test_rows_with_the_key_of_an_earlier_row_are_told(
+    file: Path, options: tuple[str, ...], last: str
+) -> None:
+    file.write_text(file.read_text() + "  key: [k]\n")
+    rows = "".join(f"{n},{n},{n % 2}\n" for n in range(400))
+    _, err = check(file, f"k,x,y\n{rows}{last[:-1]}5,{last[-1]}\n", *options)
+    assert ("warning: rows with the key of an earlier row (k): 1; " in err) == (last == "7,1")
+
+
 def test_a_model_that_cannot_be_built_is_refused_by_full(file: Path) -> None:
-    file.write_text(file.read_text() + "model: {family: mlp, params: {no_such: 1}}\n")
+    file.write_text(file.read_text() + "model: {family: mlp, params: {hidden: [none]}}\n")
     check(file, GOOD)
     with pytest.raises(InputError, match="could not be built"):
         check(file, GOOD, "--full")

@@ -12,6 +12,7 @@ from pyarrow import fs
 from millrace.models.data.erase_bad_rows import by_dead_letter, by_stored_row, split_key
 from millrace.models.data.erase_rows import erase_in_newest
 from millrace.models.data.erasure import DRAFT, Erasure, pad
+from millrace.models.data.row_checks import as_json
 from millrace.models.data.schema import Column
 from millrace.models.data.scrub_files import find_files, scrub_files
 
@@ -263,6 +264,28 @@ def test_an_empty_value_is_in_no_line(key: str) -> None:
 def test_the_key_of_one_column_is_not_split() -> None:
     rows = ['{"id": "a|b"}', '{"line": "a|b;x"}', '{"line": "a;b"}']
     assert matched(by_stored_row(["a|b"], {"id": None}), rows) == ["a|b", "a|b", None]
+
+
+@pytest.mark.parametrize("customers", [5, 5_000])
+def test_a_key_inside_a_record_of_many_lines_is_found(customers: int) -> None:
+    record = "".join(f'C{n:06d},{n},"Rome"\n' for n in range(customers))
+    rows = [as_json({"line": record})]
+    for n in (0, 1, 4):
+        key = f"C{n:06d}"
+        assert matched(by_stored_row([key], {"id": None}), rows) == [key]
+    assert matched(by_stored_row(["nC000001"], {"id": None}), rows) == [None]
+
+
+def test_a_cut_row_is_searched_by_words() -> None:
+    rows = [as_json({"id": "C:\\n1\u0001\\", "x": 30_000 * "a"})]
+    assert matched(by_stored_row(["C:\\n1"], {"id": None}), rows) == ["C:\\n1"]
+    assert matched(by_stored_row(["1"], {"id": None}), rows) == [None]
+
+
+@pytest.mark.parametrize("key", ["DOMAIN\\\\user", "a|b"])
+def test_a_key_of_one_column_is_searched_as_it_is(key: str) -> None:
+    rows = [as_json({"line": f"{key},1,2"}), as_json({"line": "a,b,DOMAINuser"})]
+    assert matched(by_stored_row([key], {"id": None}), rows) == [key, None]
 
 
 def test_without_key_columns_only_unreadable_lines_are_found() -> None:

@@ -9,6 +9,7 @@ from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.parts import (
     LARGE_BYTES,
     MOST_SMALL,
+    SMALL_PARTS,
     Part,
     SourceFile,
     combine,
@@ -77,8 +78,33 @@ def test_many_small_parts_are_read_again_together() -> None:
 
 def test_small_files_are_read_together_and_large_ones_alone() -> None:
     files = [source("a"), source("b", LARGE_BYTES), source("c", LARGE_BYTES), source("d")]
-    groups = [[file.path for file in group] for group in group_files(files)]
+    groups = [[file.path for file in group] for group in group_files(files, 0)]
     assert groups == [["a", "b"], ["c"], ["d"]]
+
+
+def test_few_files_of_a_whole_reading_are_a_part_each() -> None:
+    files = [source("a", 500), source("b", 100), source("c", 500), source("d", LARGE_BYTES)]
+    assert [len(group) for group in group_files(files)] == [1, 1, 1, 1]
+
+
+def test_new_files_share_a_part_once_there_are_many() -> None:
+    old = [source(f"{number:03d}") for number in range(SMALL_PARTS)]
+    new = [source(f"new{number}") for number in range(5)]
+    few, many = (
+        plan_reading([part(file) for file in known], [*known, *new], lambda old, new: old == new)
+        for known in (old[:3], old)
+    )
+    assert (len(few.read), len(many.read)) == (5, 1)
+
+
+@pytest.mark.parametrize("count", [17, 100, 5000])
+@pytest.mark.parametrize("size", [0, 100, LARGE_BYTES // 10])
+def test_many_files_of_a_whole_reading_leave_room_for_new_parts(count: int, size: int) -> None:
+    files = [source(f"{number:04d}", size) for number in range(count)]
+    groups = group_files(files)
+    small = [group for group in groups if sum(file.size for file in group) < LARGE_BYTES]
+    assert len(small) <= SMALL_PARTS + 1
+    assert [file for group in groups for file in group] == files
 
 
 def test_parts_together_are_what_all_their_rows_are() -> None:

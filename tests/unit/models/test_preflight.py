@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pipeline(folder: Path, family: str = "mlp", **dataset: Any) -> Pipeline:
+def pipeline(
+    folder: Path, family: str = "mlp", params: dict[str, Any] | None = None, **dataset: Any
+) -> Pipeline:
     values = {"target": "t", **dataset}
-    return Pipeline.model_validate(
-        {"name": "p", "dataset": values, "model": {"family": family}}
-    ).with_folder(folder)
+    model = {"family": family, "params": params or {}}
+    return Pipeline.model_validate({"name": "p", "dataset": values, "model": model}).with_folder(
+        folder
+    )
 
 
 SOURCES = ["r.csv", "r.jsonl", "r.parquet", "r"]
@@ -78,3 +83,62 @@ def test_what_is_not_there_is_told(folder: Path, source: str, family: str, words
 
 def test_a_family_of_ones_own_passes(folder: Path) -> None:
     preflight(pipeline(folder, "mine:Net", source="r.csv"))
+
+
+NETS = """
+class Net:
+    def __init__(self, in_features, num_classes, depth=2): ...
+
+class Open:
+    def __init__(self, num_classes, **more): ...
+
+def make(in_features, num_classes, *, depth): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "params"),
+    [
+        ("mlp", {"hidden": [32], "dropout": 0.1}),
+        ("cnn", {"image_shape": [1, 8, 8], "shift": 1}),
+        ("text_classifier", {"hidden_size": 64}),
+        ("nets:Net", {"depth": 3}),
+        ("nets:Net", {"in_features": 3}),
+        ("nets:Open", {"anything": 3}),
+        ("nets:make", {"depth": 3}),
+    ],
+)
+def test_params_that_the_family_has_pass(folder: Path, family: str, params: dict[str, Any]) -> None:
+    (folder / "nets.py").write_text(NETS)
+    preflight(pipeline(folder, family, params, source="r.csv"))
+
+
+@pytest.mark.parametrize(
+    ("family", "params", "valid", "hint"),
+    [
+        ("mlp", {"hiden": [32]}, "hidden, dropout", "did you mean 'hidden'?"),
+        ("mlp", {"num_classes": 3}, "hidden, dropout", "use a name from the list above"),
+        ("text_classifier", {"num_layers": 2}, None, "did you mean 'num_hidden_layers'?"),
+        ("nets:Net", {"dept": 3}, "depth", "did you mean 'depth'?"),
+        ("nets:make", {"x": 3}, "depth", "use a name from the list above"),
+    ],
+)
+def test_params_that_the_family_has_not_are_refused(
+    folder: Path, family: str, params: dict[str, Any], valid: str | None, hint: str
+) -> None:
+    (folder / "nets.py").write_text(NETS)
+    name = next(iter(params))
+    with pytest.raises(InputError, match=f"model.params.{name} is not a parameter") as told:
+        preflight(pipeline(folder, family, params, source="r.csv"))
+    assert valid in (None, told.value.valid)
+    assert told.value.hint == hint
+
+
+def test_params_are_checked_without_torch() -> None:
+    code = (
+        "import sys; from millrace.models.config.training_spec import ModelSpec\n"
+        "from millrace.models.families import family_params as f\n"
+        "[f.require_known_params(ModelSpec(family=name)) for name in f.FAMILIES]\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

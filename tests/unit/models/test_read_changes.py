@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
-from millrace.models.data import part_tasks, parts, snapshots
+from millrace.models.data import part_tasks, parts, repeated_keys, snapshots
 from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.files_read import FilesRead
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.source import SourceFile
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("x", pa.float64()), ("c", pa.string()), ("y", pa.string())]
@@ -29,7 +32,7 @@ def make_rows(chance: random.Random, count: int) -> Rows:
     """Return rows, some of them bad: a null in a column that may not have one."""
     return [
         {
-            "id": chance.randrange(10**6),
+            "id": chance.randrange(10**3),
             "x": None if chance.random() < 0.05 else chance.uniform(-5, 5),
             "c": chance.choice("pqrs"),
             "y": chance.choice(["no", "yes"]),
@@ -62,6 +65,7 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LARGE_BYTES", 2000)
     monkeypatch.setattr(parts, "MOST_SMALL", 3)
+    monkeypatch.setattr(parts, "SMALL_PARTS", 2)
 
 
 class Home:
@@ -72,7 +76,7 @@ class Home:
         mode: `dataset.mode`.
     """
 
-    def __init__(self, folder: Path, mode: str, source: str) -> None:
+    def __init__(self, folder: Path, mode: str, source: str, *key: str) -> None:
         home = folder.parent / mode
         self.installation = Installation(home, "", str(home / "tables"))
         values = {
@@ -81,6 +85,7 @@ class Home:
                 "source": source,
                 "target": "y",
                 "mode": mode,
+                "key": list(key),
                 "max_quarantine": 0.9,
                 "columns": {"x": {"type": "float"}, "id": {"type": "int"}},
             },
@@ -115,10 +120,14 @@ def require_same(one: Snapshot, other: Snapshot) -> None:
     assert (one.digest, one.rows, one.schema) == (other.digest, other.rows, other.schema)
     assert (one.quarantined, dict(one.reasons)) == (other.quarantined, dict(other.reasons))
     assert one.source == other.source
+    assert one.repeated_keys == other.repeated_keys
     assert {n: s.as_json() for n, s in one.statistics.items()} == {
         n: rounded(s) for n, s in other.statistics.items()
     }
     assert content(one) == content(other)
+    if one.schema.key:
+        keys = [key for batch in snapshots.scan(one) for key in batch["_key"].to_pylist()]
+        assert one.repeated_keys == len(keys) - len(set(keys))
 
 
 def change_files(folder: Path, ending: str, chance: random.Random) -> None:
@@ -153,7 +162,8 @@ def run_history(folder: Path, ending: str, seed: int, steps: int = 6) -> None:
     chance = random.Random(seed)
     (folder / "in").mkdir(parents=True)
     WRITERS[ending](folder / "in" / f"000.{ending}", make_rows(chance, 60))
-    homes = [Home(folder / "in", mode, f"*.{ending}") for mode in ("auto", "full")]
+    key = ["id"] if seed % 2 else []
+    homes = [Home(folder / "in", mode, f"*.{ending}", *key) for mode in ("auto", "full")]
     for _ in range(steps):
         one, other = map(attempt, homes)
         if isinstance(one, Snapshot) and isinstance(other, Snapshot):
@@ -202,6 +212,90 @@ def test_a_file_that_was_only_touched_is_not_read(home: Home) -> None:
     assert home.rows_read == 0
 
 
+@pytest.fixture
+def four_files(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """The home, with four files in its snapshot that are small beside the usual limits."""
+    monkeypatch.undo()
+    for name in ("c", "d"):
+        write_csv(home.pipeline.folder / f"{name}.csv", make_rows(random.Random(5), 80))
+    other = Home(home.pipeline.folder, "auto", "*.csv")
+    other.installation = Installation(
+        home.installation.home / "other", "", str(home.installation.home / "other" / "tables")
+    )
+    assert str(other.ingest().files_read) == "read all 4 files: the first ingestion"
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changed", "removed", "touched", "words"),
+    [
+        ("b", "", "", "read 1 of 4 files (1 changed); 3 as before"),
+        ("", "c", "b", "read 0 of 3 files; 3 as before, 1 removed"),
+        ("d", "b", "a", "read 1 of 3 files (1 changed); 2 as before, 1 removed"),
+        ("e", "", "", "read 1 of 5 files (1 new); 4 as before"),
+        ("", "", "d", "read 0 of 4 files; 4 as before"),
+        ("a", "", "", "read all 4 files: the first file, a.csv, says which columns there are, "
+         "and has changed"),
+        ("0", "", "", "read all 5 files: the first file, 0.csv, says which columns there are, "
+         "and is new"),
+    ],
+)  # fmt: skip
+def test_small_files_are_read_one_by_one(
+    four_files: Home, changed: str, removed: str, touched: str, words: str
+) -> None:
+    folder = four_files.pipeline.folder
+    if changed:
+        write_csv(folder / f"{changed}.csv", make_rows(random.Random(7), 30))
+    if removed:
+        (folder / f"{removed}.csv").unlink()
+    if touched:
+        (folder / f"{touched}.csv").touch()
+    made = four_files.ingest()
+    assert str(made.files_read) == words
+    require_same(made, Home(folder, "full", "*.csv").ingest())
+
+
+def test_a_file_beside_the_first_one_does_not_read_all(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (home.pipeline.folder / "a.csv").stat().st_size
+    monkeypatch.setattr(parts, "LARGE_BYTES", int(3.5 * size))
+    monkeypatch.setattr(parts, "SMALL_PARTS", 1)
+    for name in ("c", "d", "e", "f", "g"):
+        write_csv(home.pipeline.folder / f"{name}.csv", make_rows(random.Random(5), 80))
+    (home.pipeline.folder / "a.csv").write_text("id,x,c,y\n1,2,p,no\n")
+    assert home.ingest().files_read == FilesRead.all_of(
+        7 * [SourceFile("", 0)],
+        "the first file, a.csv, says which columns there are, and has changed",
+    )
+    write_csv(home.pipeline.folder / "b.csv", make_rows(random.Random(6), 80))
+    made = home.ingest()
+    beside = "unchanged beside them"
+    assert str(made.files_read) == f"read 5 of 7 files (1 changed, 4 {beside}); 2 as before"
+    require_same(made, Home(home.pipeline.folder, "full", "*.csv").ingest())
+
+
+def test_files_that_an_earlier_version_read_together_come_apart(
+    four_files: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = four_files.pipeline.folder
+    monkeypatch.setattr(parts, "SMALL_PARTS", 1)
+    write_csv(folder / "a.csv", make_rows(random.Random(8), 80))
+    four_files.ingest()
+    monkeypatch.undo()
+    beside = "unchanged beside them"
+    for seed, words in enumerate(
+        [f"read 4 of 4 files (1 changed, 3 {beside}); 0 as before",
+         "read 1 of 4 files (1 changed); 3 as before"]
+    ):  # fmt: skip
+        write_csv(folder / "b.csv", make_rows(random.Random(seed), 80))
+        assert str(four_files.ingest().files_read) == words
+
+
+def test_a_snapshot_that_another_run_made_says_no_files(home: Home) -> None:
+    assert snapshots.open_snapshot(home.installation, "t").files_read is None
+
+
 def test_the_files_of_kept_rows_stay_and_those_of_others_go(home: Home) -> None:
     uri = home.installation.table("datasets", "t")
     before = set(pa.table(DeltaTable(uri).get_add_actions())["path"].to_pylist())
@@ -236,7 +330,7 @@ def test_other_settings_read_all(home: Home, change: dict[str, Any]) -> None:
     home.pipeline = home.pipeline.model_copy(update={"dataset": dataset}).with_folder(
         home.pipeline.folder
     )
-    home.ingest()
+    assert home.ingest().files_read.all_because
     assert home.rows_read == 160
 
 
@@ -331,3 +425,78 @@ def test_only_new_files_of_a_delta_table_are_read(tmp_path: Path) -> None:
     full = Home(folder, "full", "rows").ingest()
     assert (made.digest, made.rows) == (full.digest, full.rows)
     assert home.rows_read in (30, 110)  # all of it, if a new file comes first by its name
+
+
+def keyed(path: Path, ids: list[int]) -> None:
+    rows = make_rows(random.Random(len(ids)), len(ids))
+    write_csv(path, [{**row, "x": 1.5, "id": n} for row, n in zip(rows, ids, strict=True)])
+
+
+@pytest.fixture
+def keyed_home(tmp_path: Path) -> Home:
+    """A home with the key `id`, and the snapshot of rows 100 to 199, of which one came twice."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    keyed(folder / "a.csv", [*range(100, 200), 150])
+    made = Home(folder, "auto", "*.csv", "id")
+    assert made.ingest().repeated_keys == 1
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ids", "repeated"),
+    [
+        (list(range(200, 300)), 1),
+        ([*range(200, 300), 200, 201], 3),
+        (list(range(150, 250)), 51),
+        ([100, 100, 100], 4),
+        ([1, 999], 1),
+    ],
+)
+def test_repeated_keys_of_new_rows_are_added(
+    keyed_home: Home, ids: list[int], repeated: int
+) -> None:
+    keyed(keyed_home.pipeline.folder / "b.csv", ids)
+    assert keyed_home.ingest().repeated_keys == repeated
+    assert keyed_home.rows_read == len(ids)
+    keyed_home.rows_read = 0
+    assert keyed_home.ingest().repeated_keys == repeated
+    (keyed_home.pipeline.folder / "b.csv").unlink()
+    assert keyed_home.ingest().repeated_keys == 1
+
+
+def test_keys_that_grow_are_not_read_again(
+    keyed_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    hash_texts = repeated_keys.hash_texts
+
+    def counted(keys: pa.Array) -> Any:
+        seen.append(len(keys))
+        return hash_texts(keys)
+
+    monkeypatch.setattr(repeated_keys, "hash_texts", counted)
+    keyed(keyed_home.pipeline.folder / "b.csv", list(range(200, 300)))
+    keyed_home.ingest()
+    assert sum(seen) == 0
+    keyed(keyed_home.pipeline.folder / "c.csv", [150])
+    assert keyed_home.ingest().repeated_keys == 2
+    assert sum(seen) == 2  # the rows with the key 150
+
+
+def test_a_snapshot_that_did_not_count_is_counted_anew(
+    keyed_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest_snapshot = module.newest_snapshot
+
+    def of_an_earlier_version(*arguments: Any) -> Snapshot | None:
+        found = newest_snapshot(*arguments)
+        return replace(found, repeated_keys=None) if found else None
+
+    monkeypatch.setattr(module, "newest_snapshot", of_an_earlier_version)
+    keyed(keyed_home.pipeline.folder / "b.csv", [1, 2, 2])
+    assert keyed_home.ingest().repeated_keys == 2
+
+
+def test_rows_without_a_key_are_not_counted(home: Home) -> None:
+    assert home.ingest().repeated_keys is None

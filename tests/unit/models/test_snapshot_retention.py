@@ -98,7 +98,8 @@ def test_the_next_ingestion_still_knows_its_parts(ingest_rows: Ingest) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     remove_snapshots(second.uri, (first.version,), later, dry_run=False)
     again = ingest_rows(range(60), "full")
-    assert replace(again, created=True) == replace(second, created=True)
+    assert replace(again, created=True, files_read=second.files_read) == second
+    assert str(second.files_read) == "read the file: it has changed"
 
 
 def test_a_snapshot_is_held_while_a_job_reads_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
 from millrace.models.data.ingest import ingest
 from millrace.models.data.lease import hold_lease
-from millrace.models.data.snapshot_retention import SnapshotPlan, remove_snapshots
+from millrace.models.data.snapshot_retention import remove_snapshots
 from millrace.models.data.snapshot_use import (
     find_held_versions,
     hold_erasure,
@@ -166,6 +166,9 @@ def test_the_newest_snapshot_is_as_if_the_row_had_never_been_there(
     assert sum(batch.num_rows for batch in scan(first)) == first.rows - 1
     assert sum(batch.num_rows for batch in scan(second)) == second.rows - 1
 
+    # How many rows have the key of an earlier row is counted anew by the next ingestion.
+    assert (second.repeated_keys, now.repeated_keys) == (0, None)
+
     unread = ingest(pipeline, home)  # the source still has the row, and nothing changed in it
     assert (unread.version, unread.digest) == (now.version, now.digest)
     source = Path(pipeline.dataset.source).parent / "a.csv"
@@ -309,8 +312,9 @@ def test_tokens_go_though_the_first_command_was_stopped(home: Installation, writ
     with hold_snapshot(made.uri, made.version), pytest.raises(Ended):
         forget(home, "things", [SECRET], no_wait)
     assert all(folder.exists() for folder in tokens)
-    plan = SnapshotPlan({made.version + 1: "recent"}, (made.version,))
-    remove_snapshots(made.uri, plan, None, dry_run=False)  # so no file has the row any more
+    remove_snapshots(
+        made.uri, [made.version], None, dry_run=False
+    )  # so no file has the row any more
     forget(home, "things", [SECRET], no_wait)
     assert not any(folder.exists() for folder in tokens)
 

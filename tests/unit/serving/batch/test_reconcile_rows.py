@@ -142,6 +142,21 @@ def test_reasons_beyond_the_commonest_are_counted_together() -> None:
     assert "seen: a (4); b (3); c (2); other reasons (2)" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("reasons", "hints"),
+    [
+        ([DUPLICATE_KEY], (True, False)),
+        (["x is missing"], (False, True)),
+        ([DUPLICATE_KEY, "x is missing"], (True, True)),
+    ],
+)
+def test_the_hint_fits_the_reasons(reasons: list[str], hints: tuple[bool, bool]) -> None:
+    with pytest.raises(InputError) as caught:
+        require_few_dead(ReconciledRows(3, 1, pa.table({"reason": reasons}), {}), 0.1)
+    hint = caught.value.hint or ""
+    assert ("only the first is scored" in hint, "nullable" in hint) == hints
+
+
 def test_rows_are_left_out_of_a_table() -> None:
     (table,) = written(f="0a 1b 2c").values()
     assert drop_rows(table, np.array([1]))["_key"].to_pylist() == ["a", "c"]
