@@ -19,9 +19,14 @@ from millrace.models.common.installation import EMBEDDED, Installation, has_jobs
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
-from millrace.models.data.part_store import PartList, reading_of, stored_parts
+from millrace.models.data.part_store import (
+    PartList,
+    reading_of,
+    stored_parts,
+    write_unchanged,
+)
 from millrace.models.data.part_tasks import LocalTasks, TaskRunner
-from millrace.models.data.parts import Combined, combine, files_of
+from millrace.models.data.parts import Combined, combine, files_of, take_same_rows
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
 from millrace.models.data.read_source import Progress
@@ -105,6 +110,7 @@ def _ingest(
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
+            _note_reading(stored, done, reading_of(spec))
             now = ("quarantined", "reasons", "repeated_keys", *OF_A_READING)
             return replace(stored, **{name: getattr(snapshot, name) for name in now})
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
@@ -188,6 +194,19 @@ def _publish(
     except (DeltaError, OSError) as error:
         raise _store_error(snapshot, error) from error
     return replace(snapshot, version=version)
+
+
+def _note_reading(stored: Snapshot, done: ReadRows, reading: str) -> None:
+    """Store what was read, if it gave the rows of the newest snapshot again from other files."""
+    parts = take_same_rows([read.part for read in done.read], done.dropped)
+    if not (done.read or done.dropped) or parts is None:
+        return
+    ids = tuple(part.id for part in combine((*done.kept, *parts)).parts)
+    try:
+        with stored_parts(stored.uri, parts):
+            write_unchanged(stored.uri, stored.version, PartList(ids, reading, done.schema))
+    except OSError as error:
+        raise _store_error(stored, error) from error
 
 
 def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:

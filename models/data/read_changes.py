@@ -1,7 +1,7 @@
 """Reads what changed in a source since the newest snapshot, and keeps the rows of the rest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import basename
 
@@ -28,6 +28,7 @@ class ReadRows:
         read: parts that were read.
         files: which files of the source were read, and why.
         keeps_all: whether all rows of the newest snapshot stay.
+        dropped: parts of the newest snapshot whose rows go, as far as they are known.
     """
 
     schema: TableSchema
@@ -35,6 +36,7 @@ class ReadRows:
     read: tuple[ReadPart, ...]
     files: FilesRead
     keeps_all: bool = False
+    dropped: tuple[Part, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -69,8 +71,12 @@ def read_changes(
     if table is None or stored is None:
         return _read_all(source, stored.schema if stored else None, way, "the first ingestion")
     known = _known_parts(table, stored.uri, source.spec)
-    done = known if isinstance(known, str) else _read_new_files(source, known, way)
-    return _read_all(source, stored.schema, way, done) if isinstance(done, str) else done
+    if isinstance(known, str):
+        return _read_all(source, stored.schema, way, known)
+    done = _read_new_files(source, known, way)
+    if isinstance(done, str):
+        return replace(_read_all(source, stored.schema, way, done), dropped=known[1])
+    return done
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,8 @@ def _read_new_files(
         return f"the first file, {basename(first)}, says which columns there are, and {state}"
     read = way.read(source, plan.read, listed.schema)
     files = FilesRead.by_plan(plan, parts, found)
-    return ReadRows(listed.schema, plan.kept, read, files, keeps_all=not plan.dropped)
+    keeps_all = not plan.dropped
+    return ReadRows(listed.schema, plan.kept, read, files, keeps_all, plan.dropped)
 
 
 def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: str) -> ReadRows:

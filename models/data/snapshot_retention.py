@@ -14,7 +14,7 @@ from millrace.models.common.errors import TransientError
 from millrace.models.data.folder import Folder
 from millrace.models.data.lease import hold_lease
 from millrace.models.data.part_store import FOLDER as PARTS
-from millrace.models.data.part_store import PartList
+from millrace.models.data.part_store import part_files
 from millrace.models.data.snapshot_use import is_ingesting
 from millrace.models.data.snapshots import RETENTION, list_versions, read_removed, write_removed
 from millrace.models.data.table_files import (
@@ -119,6 +119,6 @@ def _alone(uri: str) -> Iterator[None]:
 
 def _part_files(uri: str, versions: Collection[int]) -> frozenset[str]:
     """Return the names of the files that store the parts of some snapshots."""
-    commits = (each for each in DeltaTable(uri).history() if each["version"] in versions)
-    lists = (PartList.of_commit(commit) for commit in commits)
-    return frozenset(f"{name}.json" for each in lists if each is not None for name in each.ids)
+    return part_files(
+        uri, (each for each in DeltaTable(uri).history() if each["version"] in versions)
+    )
