@@ -17,6 +17,7 @@ from millrace.flows.cli.show import (
 from millrace.flows.services.control import ServiceStatus, Status
 from millrace.flows.train_model import TrainOutcome
 from millrace.models.config.model_kind import kind_named
+from millrace.models.data.files_read import FilesRead
 from millrace.models.registry.gates import Comparison, Promotion
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion
@@ -148,6 +149,8 @@ def test_what_is_printed_as_json_has_no_paths(tmp_path: Path) -> None:
         **dict.fromkeys(("name", "uri", "digest", "created", "files_read", "repeated_keys"), "x"),
         **dict.fromkeys(("version", "rows", "quarantined"), 0),
         reasons={},
+        repeated_keys=3,
+        files_read=FilesRead(4, 1, changed=1),
     )
     report = KindReport({}, {}, {}, {}, "", (), (), (), json={"tokens": {"version": 7}})
     outcome = _trained(
@@ -159,6 +162,8 @@ def test_what_is_printed_as_json_has_no_paths(tmp_path: Path) -> None:
     ]
     assert found["tokens"] == {"version": 7}
     assert found["snapshot"]["reasons"] == {}
+    assert found["snapshot"]["files_read"].changed == 1
+    assert found["snapshot"]["repeated_keys"] == 3
     assert found["recoveries"] == (2,)
 
 
