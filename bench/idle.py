@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from bench.measure import Row, failed_row
+from bench.memory import pss_of
 from millrace.flows.services import processes
 from millrace.flows.settings import MARK
 from tests.integration.up import all_up
@@ -55,12 +56,6 @@ def parse_cpu(stat: str, ticks: int) -> float:
     return (int(fields[11]) + int(fields[12])) / ticks
 
 
-def parse_pss(rollup: str) -> int:
-    """Return the bytes of PSS in the text of `/proc/PID/smaps_rollup`."""
-    line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
-    return int(line.split()[1]) * 1024
-
-
 def read_usage(pids: Iterable[int]) -> Usage:
     """Return the usage of the processes that still run."""
     ticks = os.sysconf("SC_CLK_TCK")
@@ -68,7 +63,7 @@ def read_usage(pids: Iterable[int]) -> Usage:
     for pid in pids:
         try:
             cpu[pid] = parse_cpu(Path(f"/proc/{pid}/stat").read_text(), ticks)
-            pss += parse_pss(Path(f"/proc/{pid}/smaps_rollup").read_text())
+            pss += pss_of(pid)[0]
         except OSError:
             cpu.pop(pid, None)  # it has ended
     return Usage(cpu, pss)

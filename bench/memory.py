@@ -72,11 +72,21 @@ def sample_memory(pids: set[int], proc: Path = PROC) -> Sample:
     processes, shared = {}, 0
     for pid in sorted(pids):
         with suppress(OSError):
-            lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
-            sizes = dict(line.split()[:2] for line in lines[1:])
-            processes[f"{pid} {_name(proc / str(pid))}"] = int(sizes["Pss:"]) * 1024
-            shared += int(sizes["Pss_Shmem:"]) * 1024
+            pss, of_it_shared = pss_of(pid, proc)
+            processes[f"{pid} {_name(proc / str(pid))}"] = pss
+            shared += of_it_shared
     return Sample(processes, shared)
+
+
+def pss_of(pid: int, proc: Path = PROC) -> tuple[int, int]:
+    """Return the bytes of PSS of a process, and the part of them that is shared memory.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    lines = (proc / str(pid) / "smaps_rollup").read_text().splitlines()
+    sizes = dict(line.split()[:2] for line in lines[1:])
+    return int(sizes["Pss:"]) * 1024, int(sizes["Pss_Shmem:"]) * 1024
 
 
 def processes_of(pid: int, proc: Path = PROC) -> set[int]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.models.common.errors import MillraceError
+from millrace.models.common.log_files import hold_log
 from millrace.models.common.printable import guard_logging, redact, safe
 
 log = logging.getLogger("millrace")
@@ -72,6 +73,7 @@ def redirect_native_stderr(file: Path) -> None:
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     with file.open("ab") as output:
         file.chmod(0o600)
+        hold_log(output.fileno())
         os.dup2(output.fileno(), 2)
 
 

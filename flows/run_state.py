@@ -96,12 +96,6 @@ def read_live(run: Path) -> RunRecord | None:
     return read(run) if is_supervisor_alive(run) else None
 
 
-def service_logs(run: Path) -> frozenset[Path]:
-    """Return the log files that running services write."""
-    record = read_live(run)
-    return frozenset(Path(each.log) for each in record.services) if record else frozenset()
-
-
 def is_supervisor_alive(run: Path) -> bool:
     """Return whether a process holds the supervisor's lock."""
     try:

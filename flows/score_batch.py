@@ -17,6 +17,7 @@ from millrace.models.common.installation import has_jobs_api
 from millrace.models.common.ray_cluster import RaySession
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.models.registry.tracking import check_reachable
 from millrace.serving.batch.commit import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -61,7 +62,7 @@ def score_batch(
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
     days = [day]
     if catch_up and date is None:
-        table = installation.table("predictions", pipeline.name)
+        table = installation.table(PREDICTIONS, pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     name_run(score_name(pipeline.name, days), pipeline.name)
     score, ray = _choose_step(pipeline, Path(pipeline_file), chosen)

@@ -14,6 +14,7 @@ from typing import Any
 
 from millrace.flows import settings, tool_variables
 from millrace.models.common.errors import MillraceError
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.serving.batch.cluster.cluster_job import JobRequest
 from millrace.serving.batch.cluster.job_log import format_outcome, log_to_stdout
 
@@ -41,7 +42,7 @@ def _score(request: JobRequest) -> dict[str, Any]:
 
     chosen = settings.load()
     pipeline = load_pipeline(Path(request.file))
-    take_proof(chosen.installation().table("predictions", pipeline.name), request.submission)
+    take_proof(chosen.installation().table(PREDICTIONS, pipeline.name), request.submission)
     installation = tool_variables.apply(chosen).installation()
     # Imported after `apply`, because these modules read the environment.
     from millrace.models.common.ray_cluster import connect_to_ray

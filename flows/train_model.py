@@ -18,12 +18,13 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
-from millrace.models.data.snapshot_use import hold_snapshot
-from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.snapshot_use import hold_ingested
+from millrace.models.data.snapshots import DATASETS, Snapshot
 from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
+from millrace.models.training.training_imports import TRAINING_IMPORTS
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
@@ -103,12 +104,16 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         warm.prepare(pipeline.training.num_workers)
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, installation)
-    snapshot = ingest_dataset(pipeline, installation)
     with (
-        hold_snapshot(snapshot.uri, snapshot.version),
+        hold_ingested(
+            installation.table(DATASETS, pipeline.name),
+            partial(ingest_dataset, pipeline, installation),
+        ) as snapshot,
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
-        connect_to_ray(installation.ray_address, pipeline.training.num_workers, warm),
+        connect_to_ray(
+            installation.ray_address, pipeline.training.num_workers, warm, TRAINING_IMPORTS
+        ),
         weights_named(installation, run),
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -27,7 +28,9 @@ class IdleServer(uvicorn.Server):
 
 
 def run_server(app: Any, **options: Any) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+    """Serve until SIGTERM or Ctrl-C, and finish the requests in flight.
+
+    After Ctrl-C it returns. SIGTERM then ends the process, as if there were no server.
 
     Args:
         app: the ASGI application.
@@ -37,6 +40,7 @@ def run_server(app: Any, **options: Any) -> None:
         SystemExit: the application or its port did not start.
     """
     server = IdleServer(uvicorn.Config(app, **options))
-    server.run()
+    with suppress(KeyboardInterrupt):  # uvicorn sends the signal again once it has stopped
+        server.run()
     if not server.started:
         sys.exit(3)

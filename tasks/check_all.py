@@ -1,7 +1,8 @@
 """`millrace check --full`: ingests all rows into a folder that is deleted, and builds the model.
 
-The rows go through the ingestion itself, so that what it says is what a run would do. Nothing is
-written to the home folder or to the tables, and MLflow and Ray are not asked.
+The rows go through the ingestion itself, with the types of the newest snapshot, so that what it
+says is what a run would do. Nothing is written to the home folder or to the tables, and MLflow and
+Ray are not asked.
 """
 
 import tempfile
@@ -15,9 +16,11 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
+from millrace.models.data.publish_decision import is_unchanged
 from millrace.models.data.read_source import Progress
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks.kinds.steps import steps_of
 
@@ -30,6 +33,7 @@ class FullCheck:
         rows: number of good rows.
         quarantined: number of rows that a run puts into quarantine.
         reasons: number of these rows by reason.
+        unchanged: whether the newest snapshot has these rows, so that a run publishes nothing.
         repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
         line_breaks: number of cells of CSV files that have line breaks.
         schema: the columns, in one line.
@@ -40,13 +44,19 @@ class FullCheck:
     rows: int
     quarantined: int
     reasons: Mapping[str, int]
+    unchanged: bool
     repeated_keys: str
     line_breaks: int
     schema: str
     model: str
 
 
-def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCheck:
+def check_all(
+    pipeline: Pipeline,
+    stored: Snapshot | None,
+    ingest_memory: int | None,
+    on_progress: Progress | None = None,
+) -> FullCheck:
     """Read and check all rows, decide whether they would be published, and build the model.
 
     The model is built and answers one batch. For a language model, its base model and its
@@ -54,6 +64,8 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
 
     Args:
         pipeline: the pipeline, with the folder of its file.
+        stored: the newest snapshot; None if there is none.
+        ingest_memory: as in `Installation`.
         on_progress: called with the number of rows read so far.
 
     Raises:
@@ -61,9 +73,9 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
         TransientError: a source on the network cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-check-") as folder:
-        place = _place_in(Path(folder))
+        place = _place_in(Path(folder), ingest_memory)
         try:
-            snapshot = ingest(pipeline, place, on_progress)
+            snapshot = ingest(pipeline, place, on_progress, typed_by=stored)
         except InputError as error:
             raise _without_folder(error, folder) from error
         steps, model = steps_of(kind_of_family(pipeline.model.family)), ""
@@ -74,6 +86,7 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
             rows=snapshot.rows,
             quarantined=snapshot.quarantined,
             reasons=dict(snapshot.reasons),
+            unchanged=is_unchanged(snapshot, stored),
             repeated_keys=describe_repeated(snapshot.repeated_keys, snapshot.schema.key)
             if snapshot.repeated_keys
             else "",
@@ -83,12 +96,13 @@ def check_all(pipeline: Pipeline, on_progress: Progress | None = None) -> FullCh
         )
 
 
-def _place_in(folder: Path) -> Installation:
+def _place_in(folder: Path, ingest_memory: int | None) -> Installation:
     """Return an installation of its own in a folder."""
     return Installation(
         home=folder,
         tracking_uri=f"sqlite:///{folder / 'mlflow.db'}",
         tables_uri=str(folder / "tables"),
+        ingest_memory=ingest_memory,
     ).prepared()
 
 

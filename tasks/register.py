@@ -11,9 +11,15 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.gates import Promotion, decide
-from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.version_files import (
+    CHALLENGER,
+    CHAMPION,
+    DATASET_TAG,
+    ModelVersion,
+    dataset_tag,
+)
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.plan import select_target
 from millrace.serving.release.release_state import derive_state
@@ -61,7 +67,7 @@ def register_version(
     tags = {
         "millrace.candidate": chosen.name,
         "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",
-        "millrace.dataset": f"{snapshot.name} version {snapshot.version}",
+        DATASET_TAG: dataset_tag(snapshot.name, snapshot.version),
         "millrace.dataset_digest": snapshot.digest,
         **report.tags,
     }

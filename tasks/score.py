@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -14,15 +14,19 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
-from millrace.models.data.snapshot_use import hold_snapshot
-from millrace.models.data.snapshots import DATASETS, Snapshot, open_snapshot
+from millrace.models.data.snapshots import (
+    DEAD_LETTERS,
+    PREDICTIONS,
+    Snapshot,
+    open_snapshot,
+)
 from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.actor import ScoringJob
 from millrace.serving.batch.fingerprint import fingerprint_of
-from millrace.serving.batch.input.find_input import Input, open_input
+from millrace.serving.batch.input.find_input import Input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample
@@ -43,7 +47,7 @@ from millrace.tasks.batch.batch_run import (
 )
 from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, Event, report_drift
-from millrace.tasks.batch.score_input import input_of
+from millrace.tasks.batch.score_input import input_of, open_held_input
 from millrace.tasks.batch.score_receipt import (
     Facts,
     Receipt,
@@ -134,22 +138,22 @@ def scored(
     steps = steps_of(chosen.kind)
     job = steps.batch_job(pipeline, package, installation, _dataset_columns(pipeline, installation))
     named = input_of(pipeline, installation, source, date)
-    found = open_input(strip_file_scheme(named), job)
     target = Target(
-        installation.table("predictions", pipeline.name),
-        installation.table("dead_letters", pipeline.name),
+        installation.table(PREDICTIONS, pipeline.name),
+        installation.table(DEAD_LETTERS, pipeline.name),
         date,
     )
-    receipt = _write_receipt(request, facts, chosen, fingerprint_of(job, found.manifest))
-    report = find_earlier_report(found, job, target)
-    if report is None:
-        job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
-        log.info("score: connecting to Ray")
-        connect()
-        report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
-    elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
-        job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
-        _report_late(pipeline, installation, job, report, reporter)
+    with open_held_input(strip_file_scheme(named), job, installation) as found:
+        receipt = _write_receipt(request, facts, chosen, fingerprint_of(job, found.manifest))
+        report = find_earlier_report(found, job, target)
+        if report is None:
+            job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
+            log.info("score: connecting to Ray")
+            connect()
+            report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
+        elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
+            job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
+            _report_late(pipeline, installation, job, report, reporter)
     if receipt is not None:
         replace(receipt, is_reported=True).write(request)
     if report.replaced and not report.unchanged:
@@ -245,7 +249,6 @@ def _tracked(
     """Score the input, and report the job in an MLflow run."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
-        _held(found, installation.table(DATASETS, pipeline.name)),
         _run_of(pipeline, installation, target.date, fingerprint, reporter, job.version) as run,
         progress.bar("score", rows, "rows") as bar,
     ):
@@ -283,13 +286,6 @@ def _report_late(
     with _run_of(pipeline, installation, *of_report) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
         _report_drift(run, pipeline, job, report, reporter)
-
-
-def _held(found: Input, dataset: str) -> AbstractContextManager[None]:
-    """Keep the rows of the input while they are scored, if it is a snapshot of the dataset."""
-    if found.from_table and found.source == dataset:
-        return hold_snapshot(dataset, found.manifest["version"])
-    return nullcontext()
 
 
 @contextmanager

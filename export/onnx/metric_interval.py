@@ -36,8 +36,10 @@ def interval(
 def wilson(hits: int, of: int, level: float = LEVEL) -> tuple[float, float]:
     """Return both ends of a proportion's score interval (Wilson 1927).
 
-    Unlike a bootstrap, it has a width where all or none are hits.
+    Unlike a bootstrap, it has a width where all or none are hits. Of nothing it is 0 to 1.
     """
+    if of == 0:
+        return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + level) / 2)
     share, spread = hits / of, z * z / of
     centre = share + spread / 2

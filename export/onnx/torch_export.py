@@ -121,6 +121,7 @@ def export_in_subprocess(
         what="its conversion",
         stdin=given,
         retry_killed=False,
+        may_fork=True,
     )
 
 

@@ -8,11 +8,12 @@ from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
-from millrace.models.data.schema import TableSchema, describe_schema
+from millrace.models.data.schema import describe_schema
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
+    from millrace.models.data.snapshots import Snapshot
 
 
 def check_first_rows(pipeline: "Pipeline") -> None:
@@ -22,7 +23,8 @@ def check_first_rows(pipeline: "Pipeline") -> None:
         InputError: a column does not fit, or all of the rows are bad.
         TransientError: a source on the network cannot be read.
     """
-    found = check_sample(pipeline, _stored_schema(pipeline))
+    stored = _newest_snapshot(pipeline)
+    found = check_sample(pipeline, stored.schema if stored else None)
     if found is None:
         return
     require_good_rows(found)
@@ -45,13 +47,16 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     from millrace.tasks.check_all import check_all
     from millrace.tasks.progress import bar
 
+    stored = _newest_snapshot(pipeline)
+    memory = settings.load().installation().ingest_memory
     console.set_up_logging()
     with console.reserve_stdout(), bar("check", None, "rows") as shown:
-        found = check_all(pipeline, shown.update)
+        found = check_all(pipeline, stored, memory, shown.update)
     report(f"columns: {found.schema}")
     rows = found.rows + found.quarantined
     bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"
-    report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run publishes them")
+    does = "does not publish them again" if found.unchanged else "publishes them"
+    report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run {does}")
     _report_line_breaks(found.line_breaks)
     if found.repeated_keys:
         report(f"warning: {found.repeated_keys}")
@@ -64,12 +69,12 @@ def _report_line_breaks(cells: int) -> None:
         report(f"warning: {describe_line_breaks(cells)}")
 
 
-def _stored_schema(pipeline: "Pipeline") -> TableSchema | None:
-    """Return the schema of the newest snapshot in a local home; None if there is none."""
+def _newest_snapshot(pipeline: "Pipeline") -> "Snapshot | None":
+    """Return the newest snapshot in a local home; None if there is none."""
     from millrace.models.data.snapshots import open_snapshot
 
     with suppress(MillraceError):
         installation = settings.load().installation()
         if "://" not in installation.tables_uri:
-            return open_snapshot(installation, pipeline.name).schema
+            return open_snapshot(installation, pipeline.name)
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from millrace.flows import console, run_state
+from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.models.common.errors import InputError
 
@@ -31,8 +31,7 @@ def clean(
     pipelines = [load_pipeline(file) for file in files or ()]
     chosen = prepare()
     installation = chosen.installation()
-    pipelines = pipelines or [load_pipeline(file) for file in installation.pipeline_files]
-    if not pipelines:
+    if not pipelines and not installation.pipeline_files:
         raise InputError(
             "there is no pipeline file whose retention says what to remove",
             seen=f"MILLRACE_PIPELINES={','.join(installation.pipelines)}",
@@ -41,17 +40,18 @@ def clean(
         )
     from millrace.tasks.retention.clean import clean as remove
 
-    used = run_state.service_logs(installation.run)
     with console.reserve_stdout():
         found = []
-        for each in remove(pipelines, installation, used, dry_run=dry_run):
-            if each.skipped:
-                console.log.warning("%s of %s: %s", each.kind, each.model, each.skipped)
+        for each in remove(pipelines, installation, dry_run=dry_run):
+            for reason in each.skipped:
+                console.log.warning("%s: not removed: %s", each.subject, reason)
             found.append(each)
     if as_json:
         console.print_json({"dry_run": dry_run, "cleaned": found})
-        return
-    _show(found, dry_run=dry_run)
+    else:
+        _show(found, dry_run=dry_run)
+    if any(each.skipped for each in found):
+        raise typer.Exit(1)
 
 
 def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:

@@ -5,18 +5,24 @@ needs them, inside its function, after `tool_variables.apply` has set the variab
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.flows import console, run_state, settings, tool_variables
 from millrace.flows.deployments import left_flow_runs
+from millrace.models.common.installation import EMBEDDED
 from millrace.models.common.printable import safe
 from millrace.models.common.reachable import require_http
 from millrace.models.registry import open_runs
+from millrace.models.training.training_imports import TRAINING_IMPORTS
+
+if TYPE_CHECKING:
+    from millrace.models.config.pipeline import Pipeline
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
@@ -32,6 +38,7 @@ def prepare(
     *,
     check_source: bool = False,
     is_flow: bool = False,
+    begin_ray: "Callable[[settings.Settings, Pipeline], None] | None" = None,
 ) -> settings.Settings:
     """Check the user's input before anything slow is imported, and set the environment.
 
@@ -40,6 +47,7 @@ def prepare(
         overrides: the values of `--set`.
         check_source: whether to check the source, its columns and the family as well.
         is_flow: whether the command runs a Prefect flow.
+        begin_ray: begins to start Ray for a command that will use it, once its file is checked.
     """
     from millrace.models.config.pipeline_file import load_pipeline
 
@@ -49,6 +57,8 @@ def prepare(
         from millrace.models.preflight import preflight
 
         preflight(pipeline)
+    if pipeline is not None and begin_ray is not None:
+        begin_ray(chosen, pipeline)
     api = chosen.prefect_api()
     if api is not None:
         require_prefect = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
@@ -65,6 +75,29 @@ def prepare(
     if is_flow:  # imports and the start of Ray take seconds, in which nothing else is printed
         console.log.info("starting the flow")
     return chosen
+
+
+def begin_training_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:
+    """Begin to start the Ray that a training will use."""
+    _begin_ray(chosen, pipeline.training.num_workers, TRAINING_IMPORTS)
+
+
+def begin_batch_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:
+    """Begin to start the Ray that a batch job will use."""
+    _begin_ray(chosen, pipeline.batch.num_actors or 1, ())
+
+
+def _begin_ray(chosen: settings.Settings, processes: int, imports: Sequence[str]) -> None:
+    """Begin to start Ray, unless the command uses a cluster or a Ray that runs."""
+    if chosen.ray_address != EMBEDDED:
+        return
+    warm = chosen.warm_ray()
+    if warm is not None:
+        warm.prepare(processes)
+    else:
+        from millrace.models.common.embedded_ray import begin_embedded
+
+        begin_embedded(processes, imports)
 
 
 def end_left_runs() -> None:

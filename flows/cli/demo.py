@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.flows import settings
+from millrace.flows import settings, tool_variables
 from millrace.flows.cli.show import training_rows
 from millrace.flows.console import print_hint, print_table
 from millrace.flows.flow_start import run_flow
@@ -47,12 +47,13 @@ def run_demo(file: Path) -> DemoSummary:
 
     Uses the Triton of `millrace up` if that runs. Otherwise the demo runs its own Triton.
     """
-    installation = settings.load().installation()
+    chosen = tool_variables.apply(settings.load())
+    installation = chosen.installation()
     pipeline = load_pipeline(file)
     # Ray is started first, because it forks: while threads of a gRPC client run, a fork may hang
-    # before its exec.
+    # before its exec. The flows use this connection, also where it is to the Ray of `millrace up`.
     with (
-        connect_to_ray(installation.ray_address, pipeline.training.num_workers),
+        connect_to_ray(installation.ray_address, pipeline.training.num_workers, chosen.warm_ray()),
         triton_for(installation),
     ):
         training: TrainOutcome = run_flow(train_model, str(file))

@@ -1,14 +1,19 @@
 """`millrace forget`: erases the rows of some keys."""
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import AsJson, report
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import MAX_NAMED, InputError, MillraceError
+
+if TYPE_CHECKING:
+    from millrace.models.common.installation import Installation
 
 REPORT_SECONDS, LOOK_SECONDS = 5.0, 0.5
 SOURCE_HINT = (
@@ -28,6 +33,14 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show where the rows are; erase nothing.")
     ] = False,
+    key_columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key-column",
+            help="A column of dataset.key, in order; only needed for a model that has neither a "
+            "snapshot nor a pipeline file in the home.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Erase rows by key: from snapshots, quarantine, predictions and dead letters."""
@@ -42,16 +55,22 @@ def forget(
     from millrace.tasks.retention.forget import find_rows
     from millrace.tasks.retention.forget import forget as erase
 
+    declared = key_columns or _declared_key(installation, model)
     if dry_run:
-        found = find_rows(installation, model, keys)
+        found = find_rows(installation, model, keys, declared)
     else:
-        found = erase(installation, model, keys, Waiting().wait)
+        found = erase(installation, model, keys, Waiting().wait, declared)
     if as_json:
-        console.print_json({"dry_run": dry_run, "keys": len(keys), "tables": found})
+        values = {"dry_run": dry_run, "keys": len(keys), **vars(found)}
+        console.print_json(values)
         return
-    title = "rows to erase" if dry_run else "erased rows"
-    rows = [(each.table, each.rows, each.uri) for each in found]
-    console.print_table(model, ("table", title, "at"), rows)
+    titles = ("rows to erase", "in files") if dry_run else ("erased rows", "from files")
+    rows = [(each.table, each.rows, each.files, each.uri) for each in found.tables]
+    console.print_table(model, ("table", *titles, "at"), rows)
+    for why in found.failed:
+        report(f"not known: {why}")
+    if found.missing:
+        report(f"keys without a row: {_shorten(found.missing)}")
     report(
         "nothing was erased; leave out --dry-run to erase the rows"
         if dry_run
@@ -74,11 +93,33 @@ class Waiting:
 
 
 def _read_keys(file: Path | None) -> list[str]:
+    """Return the lines of a file, as they are: only a line feed ends one."""
     if file is None:
         return []
     try:
-        return [line for line in file.read_text().splitlines() if line]
+        lines = file.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            "the file of keys cannot be read", seen=error, valid="a text file, one _key per line"
+            "the file of keys cannot be read",
+            seen=error,
+            valid="a text file in UTF-8, one _key per line",
+            hint="check its path and that you may read it; a spreadsheet saves it as `CSV UTF-8`",
         ) from error
+    return [key for key in (line.rstrip("\r") for line in lines) if key]
+
+
+def _declared_key(installation: "Installation", model: str) -> tuple[str, ...] | None:
+    """Return the key of the model's dataset by a pipeline file of the home; None without one."""
+    from millrace.models.config.pipeline_file import load_pipeline
+
+    for file in installation.pipeline_files:
+        with suppress(MillraceError):  # another model's file may be wrong
+            pipeline = load_pipeline(file)
+            if pipeline.name == model:
+                return tuple(pipeline.dataset.key)
+    return None
+
+
+def _shorten(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
+    return ", ".join(keys[:MAX_NAMED]) + more

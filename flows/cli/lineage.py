@@ -1,14 +1,16 @@
 """`millrace lineage`: traces a row of predictions back to the files of the training data."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
-from millrace.models.data.snapshots import open_snapshot
+from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
+from millrace.models.registry.version_files import parse_dataset
 from millrace.models.registry.version_retention import KEPT_TAGS, StoredRuns
 from millrace.serving.batch.input.row_lineage import Origin, find_origins
 from millrace.serving.release.ledger import ledger_of
@@ -46,7 +48,7 @@ def trace_rows(
         InputError: there is no such table, or no such row in it.
     """
     is_model = "/" not in table and not table.startswith(".")
-    uri = installation.table("predictions", table) if is_model else table
+    uri = installation.table(PREDICTIONS, table) if is_model else table
     return [_trace(installation, origin) for origin in find_origins(uri, key, date)]
 
 
@@ -71,11 +73,8 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
         check_reachable(installation.tracking_uri)
         found = registry_of(installation).version(model, number)
     except InputError as error:
-        stored = StoredRuns(installation.tracking_uri, installation.artifacts)
-        removed = stored.find_removed(model, number)
-        if removed is not None:
-            return {**removed, "removed": "the version was removed by its retention"}
-        return {"model": model, "version": number, "unknown": error.what}
+        removed = _find_removed(installation, model, number)
+        return removed or {"model": model, "version": number, "unknown": error.what}
     except MillraceError as error:  # the rest of the lineage is still useful
         return {"model": model, "version": number, "unknown": error.what}
     tags = {name: found.tags.get(f"millrace.{name}") for name in KEPT_TAGS}
@@ -83,13 +82,23 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
     return {"model": model, "version": number, "run_id": found.run_id, **known}
 
 
+def _find_removed(installation: Installation, model: str, number: int) -> dict[str, Any]:
+    """Return what is known of a version that was removed; nothing if it never existed."""
+    stored = StoredRuns(installation.tracking_uri, installation.artifacts)
+    with suppress(MillraceError):  # the rest of the lineage is still useful
+        removed = stored.find_removed(model, number)
+        if removed is not None:
+            return {**removed, "removed": "the version was removed by its retention"}
+    return {}
+
+
 def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]:
-    """Return the sources of a snapshot; `dataset` is the tag in the registry, `NAME version N`."""
-    name, _, number = dataset.partition(" version ")
-    if not number.isdigit():
+    """Return the sources of a snapshot; `dataset` is the version's tag in the registry."""
+    named = parse_dataset(dataset)
+    if named is None:
         return {}
     try:
-        snapshot = open_snapshot(installation, name, int(number))
+        snapshot = open_snapshot(installation, *named)
     except MillraceError as error:
         return {"unknown": error.what}
     if not snapshot.removed:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.flows import console, run_state, settings, tool_variables
-from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
+from millrace.flows.cli.command_setup import (
+    AsJson,
+    Overrides,
+    PipelineFile,
+    begin_batch_ray,
+    begin_training_ray,
+    prepare,
+    report,
+)
 from millrace.models.common.errors import TransientError
 from millrace.models.common.slow_step import report_while
 
@@ -74,7 +82,7 @@ def schema(as_json: AsJson = False) -> None:
 
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest a dataset, and train, export, certify and register a model."""
-    chosen = prepare(file, set_, check_source=True, is_flow=True)
+    chosen = prepare(file, set_, check_source=True, is_flow=True, begin_ray=begin_training_ray)
     with report_while(LOADING):
         from millrace.flows.cli import show
         from millrace.flows.flow_start import run_flow
@@ -138,7 +146,7 @@ def score(
 
     reports = find_finished_scores(file, input, date, catch_up=catch_up, version=version)
     if reports is None:
-        prepare(file, is_flow=True)
+        prepare(file, is_flow=True, begin_ray=begin_batch_ray)
         with report_while(LOADING):
             from millrace.flows.flow_start import run_flow
             from millrace.flows.score_batch import score_batch
@@ -162,7 +170,7 @@ def demo(
     """Train, promote, serve and score an example, and print one table."""
     if file == EXAMPLE and not file.exists():
         file = Path(__file__).parents[2] / EXAMPLE
-    prepare(file, check_source=True, is_flow=True)
+    prepare(file, check_source=True, is_flow=True, begin_ray=begin_training_ray)
     with report_while(LOADING):
         from millrace.flows.cli.demo import run_demo, show_demo
 

@@ -49,7 +49,8 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
         InputError: the model is not served, or does not accept such a question.
         TransientError: Triton cannot be reached, or has not loaded the champion yet.
     """
-    from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+    from millrace.models.registry.mlflow_registry import registry_of
+    from millrace.models.registry.version_files import CHAMPION
     from millrace.serving.triton.client import TritonClient
 
     with TritonClient(installation.triton[0]) as client:

@@ -21,6 +21,7 @@ from millrace.flows.settings import MARK, Settings
 from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
+from millrace.models.common.log_files import hold_log
 
 HEALTHY_SECONDS = 120.0
 SCHEDULED_SECONDS = 60.0
@@ -326,6 +327,7 @@ def _start_supervisor(settings: Settings) -> Process:
     log = settings.installation().logs / "supervisor.log"
     with log.open("ab") as output:
         log.chmod(0o600)
+        hold_log(output.fileno())
         return subprocess.Popen(
             (sys.executable, "-P", "-m", "millrace.flows.services.supervisor"),
             env=child_environment(settings) | {MARK: str(settings.home)},

@@ -17,7 +17,8 @@ from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
-from millrace.models.common.warm_ray import WarmRay
+from millrace.models.common.warm_ray import SHARES, WarmRay, default_cpus
+from millrace.models.training.training_imports import TRAINING_IMPORTS
 
 LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
 """glibc keeps freed memory in up to 8 arenas per core, which a server of many threads fills."""
@@ -235,7 +236,13 @@ def ray_service(settings: Settings) -> Service:
     return Service(
         name="ray",
         log=_log_file(settings, "ray"),
-        argv=_python_command("millrace.flows.services.ray_server"),
+        argv=_python_command(
+            "millrace.models.common.ray_server",
+            str(settings.run),
+            str(SHARES * default_cpus(1)),
+            f"{settings.ray_idle:g}",
+            *TRAINING_IMPORTS,
+        ),
         health=warm.ready,
         request=warm.request,
         clean_up=warm.forget,
@@ -298,8 +305,8 @@ def _python_server(
     )
 
 
-def _python_command(module: str) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", module)
+def _python_command(module: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def _local_address(settings: Settings, name: str) -> str:

@@ -34,6 +34,7 @@ from millrace.flows.services.health import (
 from millrace.flows.services.service_specs import Service, local_services, service_environment
 from millrace.flows.settings import MARK, Settings, load
 from millrace.models.common.errors import WorkError
+from millrace.models.common.log_files import hold_log
 
 POLL_SECONDS = 0.2
 STEADY_SECONDS = 60.0
@@ -212,6 +213,7 @@ class Supervisor:
                 service.log.replace(service.log.with_suffix(".log.1"))
         descriptor = os.open(service.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "ab") as output:
+            hold_log(descriptor)
             child.process = subprocess.Popen(
                 service.argv,
                 env=service_environment(self.settings, service),

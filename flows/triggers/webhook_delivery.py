@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from millrace.models.registry.mlflow_registry import CHAMPION
+from millrace.models.registry.version_files import CHAMPION
 
 BODY_SECONDS = 5.0
 MAX_BYTES = 64 * 2**10

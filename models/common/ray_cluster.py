@@ -2,33 +2,29 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Self
 
-import psutil
 import ray
 import ray.data
 
+from millrace.models.common.embedded_ray import take_embedded
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.fork_client import FORK_SERVER
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
-from millrace.models.common.ray_folder import ray_folder, ray_logs
+from millrace.models.common.ray_worker import job_file
 from millrace.models.common.reachable import require_tcp
-from millrace.models.common.slow_step import report_while
-from millrace.models.common.start_queue import wait_turn
-from millrace.models.common.warm_ray import WarmRay, default_cpus, fingerprint
+from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
 log = logging.getLogger("millrace")
 
-STARTS = 3
-"""How often the embedded Ray is started: its first process has 30 s, too little on a busy machine.
-"""
-START_LOCK = "start.lock"
-
 
 @contextmanager
-def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) -> Iterator[None]:
+def connect_to_ray(
+    address: str, processes: int, warm: WarmRay | None = None, imports: Sequence[str] = ()
+) -> Iterator[None]:
     """Connect to Ray while the block runs.
 
     A block inside another one uses the outer connection. The embedded Ray and its processes stop
@@ -38,6 +34,7 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
         address: `EMBEDDED` to start the embedded Ray, or the address of a cluster.
         processes: number of workers or actors, each of which reserves one CPU.
         warm: the Ray of `millrace up`, used instead of an embedded one if it can be.
+        imports: modules that the workers of an embedded Ray need.
 
     Raises:
         InputError: the address is that of a Jobs API.
@@ -54,18 +51,18 @@ def connect_to_ray(address: str, processes: int, warm: WarmRay | None = None) ->
         yield
         return
     with ExitStack() as opened:
-        opened.callback(ray.shutdown)
-        cpus = None
+        joined = None
         if address != EMBEDDED:
             if address != "auto":
                 require_tcp(address, service="Ray", setting="RAY_ADDRESS")
             _init(address)
+            opened.callback(ray.shutdown)
         else:
             if warm is not None:
-                cpus = opened.enter_context(_join_warm(warm, processes))
-            if cpus is None:
-                _start_embedded(processes)
-        _configure_data(cpus)
+                joined = opened.enter_context(_join_warm(warm, processes))
+            if joined is None:
+                _join_embedded(processes, imports, opened)
+        _configure_data(joined.cpus if joined else None)
         yield
 
 
@@ -97,24 +94,28 @@ class RaySession:
 
 
 @contextmanager
-def _join_warm(warm: WarmRay, processes: int) -> Iterator[int | None]:
+def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
     """Connect to the Ray of `millrace up`, and disconnect at the end of the block.
 
-    Yield the logical CPUs of this command's share. Yield None if this Ray cannot be used: it is
-    too small, all shares are taken, it does not start, or it differs from this process.
+    Yield None if this Ray cannot be used: it is too small, all shares are taken, it does not start,
+    or it differs from this process.
     """
     with warm.share() as has_share:
-        cpus = _connect_warm(warm, processes) if has_share else None
+        found = _connect_warm(warm, processes) if has_share else None
+        job = ray.get_runtime_context().get_job_id() if found else ""
         if not has_share:
             log.info("the Ray of `millrace up` is in full use; starting another one")
         try:
-            yield cpus
+            with _forks_from(found.fork_server if found else ""):
+                yield found
         finally:
-            if cpus is not None:
+            if found is not None:
                 ray.shutdown()
+                # With the command's secrets. Until now a worker may have been about to read it.
+                job_file(warm.folder, job).unlink(missing_ok=True)
 
 
-def _connect_warm(warm: WarmRay, processes: int) -> int | None:
+def _connect_warm(warm: WarmRay, processes: int) -> ReadyRay | None:
     if not warm.has_room(processes):
         return None
     found = warm.wait_until_ready()
@@ -134,58 +135,44 @@ def _connect_warm(warm: WarmRay, processes: int) -> int | None:
         ray.shutdown()
         return None
     warm.write_job(ray.get_runtime_context().get_job_id())
-    return found.cpus
+    return found
 
 
-def _start_embedded(processes: int) -> None:
-    folder = ray_folder()
-    options = {
-        "num_cpus": default_cpus(processes),
-        "include_dashboard": False,
-        "_temp_dir": str(folder),
-    }
-    # Commands of one user that start at once start their Rays one after the other.
-    with wait_turn(folder.with_name(START_LOCK), "the start of Ray"), report_while("starting Ray"):
-        for left in reversed(range(STARTS)):
-            before = set(_child_processes())
-            try:
-                _init(EMBEDDED, **options)
-                break
-            except TransientError:
-                if not left:
-                    raise
-                _end_failed_start(before)
+def _join_embedded(processes: int, imports: Sequence[str], opened: ExitStack) -> None:
+    """Connect to a Ray of this command alone, which ends when the stack is closed."""
+    embedded = take_embedded(processes, imports)
+    opened.callback(embedded.close)
+    found = embedded.wait_until_ready()
+    _init(found.address)
+    embedded.warm.write_job(ray.get_runtime_context().get_job_id())
+    opened.enter_context(_forks_from(found.fork_server))
+    opened.callback(ray.shutdown)
 
 
-def _end_failed_start(before: set[psutil.Process]) -> None:
-    """End the processes of a failed start; Ray ends its own only when this process ends."""
-    ray.shutdown()
-    for process in set(_child_processes()) - before:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+@contextmanager
+def _forks_from(fork_server: str) -> Iterator[None]:
+    """Have `run_in_subprocess` fork the server of this Ray while the block runs."""
+    if not fork_server:
+        yield
+        return
+    os.environ[FORK_SERVER] = fork_server
+    try:
+        yield
+    finally:
+        os.environ.pop(FORK_SERVER, None)
 
 
-def _child_processes() -> list[psutil.Process]:
-    """Return Ray's processes among the children of this process."""
-    children = []
-    for process in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any("/ray/" in word for word in process.cmdline()):
-                children.append(process)
-    return children
-
-
-def _init(address: str, **options: Any) -> None:
+def _init(address: str) -> None:
     try:
         with uninterrupted():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # Ray raises Exception itself if a node starts too slowly
-        seen = str(error).splitlines()[0] if str(error) else type(error).__name__
-        what = f"Ray cannot be reached at {address}"
-        hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"
-        if address == EMBEDDED:
-            what, hint = "the embedded Ray did not start", f"try again; see {ray_logs()}"
-        raise TransientError(what, seen=seen, hint=hint) from error
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises Exception itself
+        ray.shutdown()
+        raise TransientError(
+            f"Ray cannot be reached at {address}",
+            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="check RAY_ADDRESS, or unset it to use the embedded Ray",
+        ) from error
 
 
 def _configure_data(cpus: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The head node of a Ray that outlives the command that uses it.
+"""The head node of a Ray on this machine.
 
 `ray.init` starts a Ray that ends with its process, together with processes that nothing here needs:
 a dashboard, a monitor of the autoscaler and a monitor of the logs, three Python programs of 100 MB.
@@ -16,8 +16,6 @@ from ray._private.parameter import RayParams
 
 from millrace.models.common import ray_worker
 from millrace.models.common.ray_folder import ray_folder
-
-LOOPBACK = "127.0.0.1"
 
 
 class HeadNode(Node):  # type: ignore[misc, unused-ignore]
@@ -48,7 +46,6 @@ def start_head(cpus: int) -> HeadNode:
         "include_dashboard": False,
         "include_log_monitor": False,
         "no_monitor": True,
-        "node_ip_address": LOOPBACK,
         "temp_dir": str(ray_folder()),
         "worker_path": str(Path(ray_worker.__file__)),
         "_system_config": {"prestart_worker_first_driver": False},

@@ -1,8 +1,9 @@
-"""The program that the Ray of `millrace up` starts as a worker: `python ray_worker.py ARGUMENTS`.
+"""The program that a `ray_server` has Ray start as a worker: `python ray_worker.py ARGUMENTS`.
 
 Ray's workers inherit the environment and the folder of the process that started Ray. With the Ray
 of `up` that is the supervisor, which may have started days ago. So this program takes the
-environment and the current folder of the command that owns the job, and becomes Ray's own worker.
+environment and the current folder of the command that owns the job, and becomes Ray's own worker;
+or it has a `fork_server` start Ray's worker, which has imported its libraries already.
 
 Ray's `runtime_env` does the same for variables, but it shows them in the arguments of a process,
 which every user of the machine can read, and starts one more Python for each worker.
@@ -16,18 +17,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from millrace.models.common.fork_client import FORK_SERVER, fork
+
+WARM_RAY = "MILLRACE_RAY"
+"""Contains the folder of this Ray; see `warm_ray`."""
 MARK = "MILLRACE_SUPERVISED"
-"""Contains the home folder; see `millrace.flows.settings`."""
+"""The mark by which `down` finds the worker; see `millrace.flows.settings`."""
 JOB = "RAY_JOB_ID"
 FROM_RAYLET = (JOB, "RAY_RAYLET_PID", MARK)
-"""Variables that the raylet gives to each worker, and the mark by which `down` finds the worker."""
+"""Variables that each worker keeps from the raylet."""
 NOT_FOR_WORKERS = ("LD_PRELOAD",)
 """Variables that the raylet takes away from each worker."""
 
 
-def job_file(home: Path, job: str) -> Path:
-    """Return the file with the environment of a job's command."""
-    return home / "run" / "ray" / "jobs" / f"{job}.json"
+def job_file(folder: Path, job: str) -> Path:
+    """Return the file with the environment of a job's command, in the folder of its Ray."""
+    return folder / "jobs" / f"{job}.json"
 
 
 def worker_environment(command: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
@@ -54,11 +59,13 @@ def find_ray_worker() -> str:
 
 def main() -> None:
     """Become the worker of the job in the variable RAY_JOB_ID."""
-    job = json.loads(job_file(Path(os.environ[MARK]), os.environ[JOB]).read_text())
+    job = json.loads(job_file(Path(os.environ[WARM_RAY]), os.environ[JOB]).read_text())
     os.chdir(job["folder"])
     environment = worker_environment(job["environment"], os.environ)
-    arguments = [sys.executable, find_ray_worker(), *sys.argv[1:]]
-    os.execve(sys.executable, arguments, environment)  # noqa: S606
+    worker, arguments, server = find_ray_worker(), sys.argv[1:], os.environ.get(FORK_SERVER)
+    if server and fork(server, worker, arguments, environment, waits=False):
+        return
+    os.execve(sys.executable, [sys.executable, worker, *arguments], environment)  # noqa: S606
 
 
 if __name__ == "__main__":

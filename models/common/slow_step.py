@@ -28,18 +28,26 @@ def report_while(step: str) -> Iterator[None]:
 
 
 @contextmanager
-def repeat_while(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+def repeat_while(
+    seconds: float, action: Callable[[], None], what: str = "a step in the background"
+) -> Iterator[None]:
     """Call a function every so many seconds, in a thread, while the block runs.
+
+    A call that fails is logged, and the next one comes all the same.
 
     Args:
         seconds: time before the first call, and between two.
-        action: the function; it raises nothing.
+        action: the function.
+        what: what the function does, as the beginning of a sentence.
     """
     ended = Event()
 
     def repeat() -> None:
         while not ended.wait(seconds):
-            action()
+            try:
+                action()
+            except Exception as error:
+                log.warning("%s failed; it is tried again in %g s: %s", what, seconds, error)
 
     thread = Thread(target=repeat, name="repeat_while", daemon=True)
     thread.start()

@@ -7,6 +7,7 @@ fork and exec crashed the child if its parent ran threads of a gRPC client.) The
 says why the program failed; run `python PROGRAM` for a stack trace.
 """
 
+import os
 import resource
 import runpy
 import signal
@@ -16,13 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.models.common import fork_client
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.fork_client import FORK_SERVER
 
 MAX_REASON = 500
 """Longest reason for a failure, in characters."""
 DRIVER = Path("/dev/nvidiactl")
 """Exists where the NVIDIA driver is loaded."""
 STATUS = Path("/proc/self/status")
+RUNNER = "millrace.models.common.subprocess_runner"
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = (
     "import sys, types; sys.modules['millrace'] = types.ModuleType('millrace'); "
@@ -55,6 +59,7 @@ def run_in_subprocess(
     environment: Mapping[str, str] | None = None,
     python: Path | None = None,
     retry_killed: bool = True,
+    may_fork: bool = False,
 ) -> bytes:
     """Run a Python program and return its stdout.
 
@@ -68,13 +73,17 @@ def run_in_subprocess(
         python: the interpreter, which may lack Millrace's dependencies; None: this interpreter.
         retry_killed: whether the error of a killed program is transient, so that callers try again;
             false where the program's own use of memory is the most likely cause.
+        may_fork: whether the program may start as a fork of the connected Ray's `fork_server`,
+            which has imported what it needs. Its peak memory then includes what it does not need.
 
     Raises:
         WorkError: the program took too long, crashed or failed; the reason is its last line on
             stderr.
         TransientError: the program was killed, and `retry_killed` is true.
     """
-    command = [sys.executable, "-P", "-m", "millrace.models.common.subprocess_runner"]
+    command = [sys.executable, "-P", "-m", RUNNER]
+    if may_fork and FORK_SERVER in os.environ:
+        command = [sys.executable, "-ISB", fork_client.__file__, os.environ[FORK_SERVER], RUNNER]
     if python is not None:
         command = [str(python), "-P", "-c", BOOTSTRAP, str(ROOT)]
     process = subprocess.Popen(

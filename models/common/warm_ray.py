@@ -103,12 +103,14 @@ class ReadyRay:
         address: the address of its GCS.
         cpus: the logical CPUs of one share.
         fingerprint: what its drivers must have in common with it.
+        fork_server: the socket of the server that its workers are forked from; empty if none.
     """
 
     pid: int
     address: str
     cpus: int
     fingerprint: Fingerprint
+    fork_server: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from pydantic import Field
 
 from millrace.models.config import Spec
 
+MOST_DAYS = 36_500
+"""A century. More days would lie before the first date of a calendar."""
+
 
 class RetentionSpec(Spec):
     """How much of the past is kept; null keeps all.
@@ -21,18 +24,26 @@ class RetentionSpec(Spec):
         None,
         ge=1,
         description="Number of the newest snapshots whose rows are kept, beside those that a "
-        "registered version was trained on. What a snapshot was made of stays known.",
+        "registered version was trained on. What a snapshot was made of stays known. The tokens of "
+        "a snapshot go with its rows.",
     )
     artifacts: int | None = Field(
         None,
         ge=1,
+        le=MOST_DAYS,
         description="Days to keep the files of MLflow runs that no registered version needs. "
         "Parameters, metrics and tags stay.",
     )
     predictions: int | None = Field(
-        None, ge=1, description="Days to keep the partitions of predictions and dead letters."
+        None,
+        ge=1,
+        le=MOST_DAYS,
+        description="Days to keep the partitions of predictions and dead letters. Files that a "
+        "newer commit replaced stay for 7 days, for readers of the earlier version.",
     )
-    logs: int | None = Field(30, ge=1, description="Days to keep log files that no service writes.")
+    logs: int | None = Field(
+        30, ge=1, le=MOST_DAYS, description="Days to keep log files that no process writes."
+    )
     staging: int | None = Field(
-        1, ge=1, description="Days to keep what a killed command left unfinished."
+        1, ge=1, le=MOST_DAYS, description="Days to keep what a killed command left unfinished."
     )

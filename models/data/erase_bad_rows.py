@@ -2,86 +2,108 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.models.data.erase_rows import Erasure
-from millrace.models.data.schema import KEY
+from millrace.models.data.coerce import cast
+from millrace.models.data.erasure import Erasure, only_wanted
+from millrace.models.data.schema import KEY, Column
 from millrace.models.data.split import joined_keys
 
 ROW, LINE = "row", "line"
 """Column with the JSON of a bad row, and the field of a line that could not be read."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
+KeyColumns = Mapping[str, Column | None]
+"""The columns of which `_key` is made, in order; None for a column whose type is not known."""
 
-def by_stored_row(keys: Collection[str], key_columns: tuple[str, ...]) -> Erasure:
+Row = Mapping[str, Any]
+
+
+def by_stored_row(keys: Collection[str], key_columns: KeyColumns) -> Erasure:
     """Return the erasure of quarantined rows that have one of some keys.
 
-    A line that could not be read belongs to a key if the values of the key stand in it as words.
+    A row's values are cast as an ingestion casts them: the key 7 finds "007" in a column of whole
+    numbers. A line that could not be read belongs to a key if the values of the key stand in it as
+    words.
 
     Args:
         keys: values of `_key`.
-        key_columns: columns of which `_key` is made; without any, only a row's place in the source
-            is known, and no row is found.
+        key_columns: without any, only a row's place in the source is known, and no row is found.
     """
-    wanted = frozenset(keys)
-    # Only a key of several columns is joined, with escapes.
-    parts = [[key] if len(key_columns) == 1 else split_key(key) for key in sorted(wanted)]
+    wanted = pa.array(sorted(keys), pa.string())
+    words = {key: split_key(key, len(key_columns)) for key in sorted(keys)}
 
-    def find(rows: pa.Table) -> pa.BooleanArray:
-        return pa.array([_has_key(text, wanted, parts, key_columns) for text in _texts(rows)])
+    def is_line(row: Row) -> bool:
+        return set(row) == {LINE} and LINE not in key_columns
 
-    return Erasure((ROW,), find)
+    def match(rows: pa.Table) -> pa.Array:
+        stored = [_read(text or "", key_columns) for text in rows[ROW].to_pylist()]
+        lines = [_key_in_line(row[LINE], words) if is_line(row) else None for row in stored]
+        made = [only_wanted(each, wanted) for each in _keys_of(stored, key_columns)]
+        return pc.coalesce(*made, pa.array(lines, pa.string()))
+
+    return Erasure((ROW,), match, (ROW,))
 
 
-def by_dead_letter(keys: Collection[str], key_columns: tuple[str, ...]) -> Erasure:
+def by_dead_letter(keys: Collection[str], key_columns: KeyColumns) -> Erasure:
     """Return the erasure of dead letters that have one of some keys, as `_key` or in the row."""
     named, stored = Erasure.by_value(KEY, keys), by_stored_row(keys, key_columns)
     return Erasure(
         (*named.columns, *stored.columns),
-        lambda rows: pc.or_(named.find(rows), stored.find(rows)),
+        lambda rows: pc.coalesce(named.match(rows), stored.match(rows)),
         (*named.columns, *stored.columns),
     )
 
 
-def split_key(key: str) -> list[str]:
-    """Return the values of the key columns that are joined in a `_key`."""
+def split_key(key: str, columns: int) -> list[str]:
+    """Return the values of the key columns that are joined in a `_key`; only several are joined."""
+    if columns < 2:
+        return [key]
     parts = re.findall(r"(?:^|\|)((?:\\.|[^\\|])*)", key)
     return [re.sub(r"\\(.)", r"\1", part) for part in parts]
 
 
-def _texts(rows: pa.Table) -> Iterable[str]:
-    return (text or "" for text in rows[ROW].to_pylist())
-
-
-def _has_key(
-    text: str, wanted: frozenset[str], parts: list[list[str]], key_columns: tuple[str, ...]
-) -> bool:
+def _read(text: str, key_columns: KeyColumns) -> Row:
+    """Return a row from its JSON; a text that is none is a line that could not be read."""
     try:
         row = json.loads(text)
     except ValueError:  # it was cut, because it is long
-        row = {LINE: _unescaped(text)}
-    if not isinstance(row, Mapping):
-        return False
-    if set(row) == {LINE} and LINE not in key_columns:
-        return any(all(_is_word(part, str(row[LINE])) for part in each) for each in parts)
-    return bool(key_columns) and _key_of(row, key_columns) in wanted
+        return {LINE: _unescaped(text)}
+    return row if isinstance(row, Mapping) else {}
 
 
-def _key_of(row: Mapping[str, Any], key_columns: tuple[str, ...]) -> str | None:
-    """Return the `_key` that a row would have; None if a key column is missing."""
-    values = [row.get(name) for name in key_columns]
-    if any(value is None for value in values):
+def _keys_of(rows: list[Row], key_columns: KeyColumns) -> list[pa.Array]:
+    """Return the keys that rows would have: with their values as they are, and cast."""
+    if not key_columns:
+        return []
+    texts = {name: [_text_of(row.get(name)) for row in rows] for name in key_columns}
+    written = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    casted = {name: _cast(written[name], column, name) for name, column in key_columns.items()}
+    names = tuple(key_columns)
+    return [joined_keys(pa.table(columns), names) for columns in (casted, written)]
+
+
+def _cast(written: pa.Array, column: Column | None, name: str) -> pa.Array:
+    """Return texts as an ingestion would write them; as they are if they do not fit the type."""
+    values = cast(written, column or Column(name, "int")).values
+    return pc.coalesce(values.cast(pa.string()), written)
+
+
+def _text_of(value: object) -> str | None:
+    if value is None:
         return None
-    texts = {
-        name: [json.dumps(value) if isinstance(value, bool) else str(value)]
-        for name, value in zip(key_columns, values, strict=True)
-    }
-    key: str = joined_keys(pa.table(texts), key_columns)[0].as_py()
-    return key
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _key_in_line(line: object, words: Mapping[str, list[str]]) -> str | None:
+    """Return the first key whose values all stand in a line."""
+    text = str(line)
+    found = (key for key, parts in words.items() if all(_is_word(part, text) for part in parts))
+    return next(found, None)
 
 
 def _unescaped(text: str) -> str:
@@ -94,4 +116,7 @@ def _unescaped(text: str) -> str:
 
 
 def _is_word(word: str, text: str) -> bool:
+    """Return whether a text has a word; an empty one is in no text."""
+    if not word or word not in text:
+        return False
     return re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text) is not None

@@ -2,10 +2,11 @@
 
 A reader may take a column without ends, beside columns with ends, as one that no value fits
 (deltalake's `to_pyarrow_dataset` does). So either every column has ends, wide ones where the right
-ones are long or private, or none has.
+ones are long or private, or none has. Lists and structs, for which Delta has no ends, do not count.
 """
 
 import json
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -53,12 +54,16 @@ def statistics_of(metadata: pq.FileMetaData, private: Collection[str] = ()) -> s
 
 
 def _read_columns(metadata: pq.FileMetaData) -> dict[str, list[Any]] | None:
-    """Return the statistics of each row group by column, without lists; None if one is missing."""
+    """Return the statistics of each row group by column; None if one is missing.
+
+    Lists and structs are left out. The path of a part of them has more than its name; a dot in a
+    path may as well belong to the name of a column.
+    """
     found: dict[str, list[Any]] = {}
     for group in range(metadata.num_row_groups):
         for place in range(metadata.num_columns):
             column = metadata.row_group(group).column(place)
-            if "." in column.path_in_schema:  # Delta has no statistics of lists
+            if metadata.schema.column(place).name != column.path_in_schema:
                 continue
             if column.statistics is None or not column.statistics.has_null_count:
                 return None
@@ -70,9 +75,13 @@ def _ends_of(kind: pa.DataType, found: Iterable[Any], *, is_private: bool) -> En
     """Return values that no value of a column is below or above; None if none can be given."""
     known = [each for each in found if each.has_min_max]
     widest = _widest(kind)
-    if widest is None or is_private or not known:
+    if widest is None or not known:
         return widest
     low, high = min(each.min for each in known), max(each.max for each in known)
+    if isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high)):
+        return None  # JSON has no infinity
+    if is_private:
+        return widest
     if not isinstance(low, str):
         return low, high
     # A text that is cut is before the whole text.

@@ -94,7 +94,10 @@ class Folder:
 
     def _list(self, kind: pa.fs.FileType) -> list[pa.fs.FileInfo]:
         filesystem, path = self.location
-        found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        try:
+            found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        except FileNotFoundError:  # the folder was made while Arrow looked why it cannot list it
+            return []
         return [each for each in found if each.type == kind]
 
     def _write(self, name: str, write: Callable[[Any], object]) -> None:
@@ -102,6 +105,11 @@ class Folder:
         self.make()
         # Two processes may write the same file at the same time, so each draft has its own name.
         draft = f"{path}/{name}{DRAFT}-{uuid4().hex[:8]}"
-        with filesystem.open_output_stream(draft) as stream:
-            write(stream)
-        filesystem.move(draft, f"{path}/{name}")
+        try:
+            with filesystem.open_output_stream(draft) as stream:
+                write(stream)
+            filesystem.move(draft, f"{path}/{name}")
+        except BaseException:
+            with suppress(OSError):
+                filesystem.delete_file(draft)
+            raise

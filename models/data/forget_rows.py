@@ -2,155 +2,120 @@
 
 The newest snapshot is replaced by one without the rows. Files of earlier snapshots lose the rows in
 place; what their commits say about them, such as the number of rows, stays.
+
+Every step follows from the files, so a command that was stopped can be run again. What only history
+would tell is recorded: that tables made of the rows have to go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from uuid import uuid4
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
 from millrace.models.common.errors import TransientError
-from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
-from millrace.models.data.erase_rows import (
-    CleanFile,
-    Erasure,
-    actions_of,
-    find_files,
-    named_sizes,
-    scrub_files,
-    write_clean,
-)
-from millrace.models.data.part_store import PartList, load_parts, stored_parts
-from millrace.models.data.parts import Part, combine
-from millrace.models.data.schema import TableSchema
-from millrace.models.data.snapshot_use import find_held_versions, is_ingesting
-from millrace.models.data.snapshots import METADATA, Snapshot, metadata_of, newest_snapshot
-from millrace.models.data.split import Digest, hash_rows
-from millrace.models.data.table_commit import filesystem_of
+from millrace.models.data.erasure import Erasure
+from millrace.models.data.folder import Folder
+from millrace.models.data.scrub_files import Erased, Found, find_files, scrub_files
+from millrace.models.data.snapshot_use import find_held_versions, hold_erasure, is_ingesting
+from millrace.models.data.snapshot_without import publish_without
+from millrace.models.data.snapshots import RETENTION
+from millrace.models.data.table_files import named_files
+
+STALE = "derived.json"
+"""File in the dataset's folder `_retention`: tables that were made of erased rows have to go."""
 
 Wait = Callable[[str], None]
 """Waits for a while; it is given what is waited for."""
 
 
-def forget_in_snapshots(name: str, uri: str, erasure: Erasure, wait: Wait) -> int:
-    """Erase rows from all snapshots of a dataset, and return how many the newest had.
+@contextmanager
+def forgotten_in_snapshots(
+    name: str, uri: str, erasure: Erasure, wait: Wait, derived: Sequence[Folder] = ()
+) -> Iterator[Erased]:
+    """Erase rows from all snapshots of a dataset; no ingestion begins while the block runs.
 
     Args:
         name: the dataset's name.
-        uri: URI of its table.
+        uri: URI of its table, which may have a folder only, or nothing yet.
         erasure: the rows.
-        wait: called again and again while an ingestion, or a job that reads a snapshot, runs.
+        wait: called again and again while an ingestion, or a job that needs the rows, runs.
+        derived: tables that are made of snapshots; they are removed if a snapshot had the rows.
 
     Raises:
-        TransientError: another commit came first.
+        InputError: the newest snapshot would have no rows.
         OSError: the table's folder cannot be written.
     """
-    if not DeltaTable.is_deltatable(uri):
-        return 0
-    while is_ingesting(uri):
-        wait("an ingestion of the dataset")
-    table = DeltaTable(uri)
-    newest = newest_snapshot(name, table, uri)
-    if newest is None:
-        return 0
-    named = named_sizes(table)
-    found = {path: count for path, count in find_files(uri, erasure).items() if path in named}
-    if found:
-        _commit_without(table, newest, found, erasure)
-    last = DeltaTable(uri).version()
-    while any(version < last for version in find_held_versions(uri)):
-        wait("a job that reads an earlier snapshot")
-    scrub_files(uri, erasure)
-    return sum(found.values())
+    dataset = _Dataset(name, uri, Folder(f"{uri}/{RETENTION}"), tuple(derived))
+    erased = Erased()
+    while True:
+        while is_ingesting(uri):
+            wait("an ingestion of the dataset")
+        found = find_files(uri, erasure)
+        dataset.record_stale(found)
+        rows = publish_without(name, uri, found, erasure)
+        if rows is None:  # an ingestion has come first
+            continue
+        erased += Erased(rows=rows, keys=found.keys)
+        version = dataset.version
+        while reader := dataset.find_reader(found):
+            wait(reader)
+        with alone(uri, wait):
+            # A job may have begun before the others were kept from it.
+            if is_ingesting(uri) or dataset.version != version or dataset.find_reader(found):
+                continue
+            dataset.remove_stale()
+            yield erased + scrub_files(uri, erasure)
+            return
 
 
-def _commit_without(
-    table: DeltaTable, newest: Snapshot, found: dict[str, int], erasure: Erasure
-) -> None:
-    """Publish a snapshot like the newest without rows of some files."""
-    uri, named = newest.uri, named_sizes(table)
-    filesystem, root = filesystem_of(uri)
-    listed, parts = _parts_of(table, newest)
-    private = Erasure(erasure.columns, erasure.find, (*erasure.private, *newest.schema.key))
-    clean = write_clean(uri, found, private, {path: {} for path in found})
-    by_old = {each.old: each for each in clean}
-    changed = [_without(part, by_old, newest, listed.schema) for part in parts]
-    new = [part for part, old in zip(changed, parts, strict=True) if part is not old]
-    combined = combine(changed)
-    snapshot = replace(
-        newest,
-        digest=combined.digest.hexdigest(),
-        rows=combined.digest.rows,
-        statistics=combined.statistics,
-        repeated_keys=None,
-    )
-    ids = tuple(part.id for part in combined.parts)
-    metadata = {**metadata_of(snapshot), **replace(listed, ids=ids).metadata()}
-    try:
-        with stored_parts(uri, new):
-            table.create_write_transaction(
-                actions_of(clean, named),
-                "append",
-                table.schema(),
-                commit_properties=CommitProperties(metadata, max_commit_retries=0),
-            )
-    except CommitFailedError as error:
-        for each in clean:
-            if each.name is not None:
-                filesystem.delete_file(f"{root}{each.name}")
-        raise TransientError(
-            f"another command changed the dataset {newest.name!r} first",
-            seen=error,
-            hint="run the command again; nothing was erased from the snapshots",
-        ) from error
+@contextmanager
+def alone(uri: str, wait: Wait) -> Iterator[None]:
+    """Erase rows in the block as the only command; no job begins to use the table meanwhile."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(hold_erasure(uri))
+            except TransientError:
+                wait("another command that erases rows")
+            else:
+                break
+        yield
 
 
-def _parts_of(table: DeltaTable, newest: Snapshot) -> tuple[PartList, tuple[Part, ...]]:
-    """Return the parts of the newest snapshot; one part of all files if they are not known."""
-    commit = next(entry for entry in table.history() if METADATA in entry)
-    listed = PartList.of_commit(commit)
-    parts = load_parts(newest.uri, listed.ids) if listed else None
-    if listed is not None and parts is not None:
-        return listed, parts
-    files = tuple(pa.table(table.get_add_actions())["path"].to_pylist())
-    digest = Digest.from_hex(newest.digest)
-    whole = Part(
-        *(uuid4().hex, (), files, digest, newest.statistics, newest.quarantined, newest.reasons)
-    )
-    return PartList((whole.id,), "", newest.schema), (whole,)
+@dataclass(frozen=True)
+class _Dataset:
+    """A dataset's table, and the tables that are made of its snapshots."""
 
+    name: str
+    uri: str
+    notes: Folder
+    derived: tuple[Folder, ...]
 
-def _without(
-    part: Part, clean: dict[str, CleanFile], newest: Snapshot, schema: TableSchema
-) -> Part:
-    """Return a part with clean files in place of others; the part itself if it has none of them."""
-    if not clean.keys() & set(part.files):
-        return part
-    names = [clean[file].name if file in clean else file for file in part.files]
-    files = tuple(name for name in names if name is not None)
-    digest, statistics = _count_rows(newest.uri, files, schema)
-    return replace(part, id=uuid4().hex, files=files, digest=digest, statistics=statistics)
+    @property
+    def version(self) -> int:
+        """The table's newest version; -1 without a table."""
+        return DeltaTable(self.uri).version() if DeltaTable.is_deltatable(self.uri) else -1
 
+    @property
+    def stale(self) -> list[Folder]:
+        """The derived tables that have to go."""
+        is_recorded = self.notes.read_json(STALE) is not None
+        return [folder for folder in self.derived if folder.exists()] if is_recorded else []
 
-def _count_rows(
-    uri: str, files: Sequence[str], schema: TableSchema
-) -> tuple[Digest, dict[str, ColumnStatistics]]:
-    """Return digest and statistics of the rows of some of a table's files."""
-    digest, statistics = Digest(), dict[str, ColumnStatistics]()
-    names = [column.name for column in schema.columns]
-    for batch in _batches(uri, files, names):
-        digest.update(hash_rows(batch))
-        statistics = merge(statistics, statistics_of(batch, schema))
-    return digest, statistics
+    def record_stale(self, found: Found) -> None:
+        """Record that derived tables have to go, before the files no longer say so."""
+        if found.files and any(folder.exists() for folder in self.derived):
+            self.notes.write_json(STALE, [])
 
+    def remove_stale(self) -> None:
+        for folder in self.stale:
+            folder.remove()  # the next run makes it again
+        self.notes.delete(STALE)
 
-def _batches(uri: str, files: Sequence[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    filesystem, root = filesystem_of(uri)
-    for file in files:
-        with filesystem.open_input_file(f"{root}{file}") as opened:
-            for batch in pq.ParquetFile(opened).iter_batches(columns=list(names)):
-                yield batch.select(list(names))
+    def find_reader(self, found: Found) -> str:
+        """Describe a job that needs what will be erased; empty if there is none."""
+        held = find_held_versions(self.uri)
+        if any(found.files.keys() & named_files(self.uri, [version]) for version in held):
+            return "a job that reads an earlier snapshot"
+        return "a job that may read tables made of the rows" if held and self.stale else ""

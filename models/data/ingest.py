@@ -19,9 +19,14 @@ from millrace.models.common.installation import EMBEDDED, Installation, has_jobs
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
-from millrace.models.data.part_store import PartList, reading_of, stored_parts
+from millrace.models.data.part_store import (
+    PartList,
+    reading_of,
+    stored_parts,
+    write_unchanged,
+)
 from millrace.models.data.part_tasks import LocalTasks, TaskRunner
-from millrace.models.data.parts import Combined, combine, files_of
+from millrace.models.data.parts import Combined, combine, files_of, take_same_rows
 from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_changes import ReadRows, read_changes
 from millrace.models.data.read_source import Progress
@@ -43,7 +48,11 @@ from millrace.models.data.table_commit import commit_files
 
 
 def ingest(
-    pipeline: Pipeline, installation: Installation, on_progress: Progress | None = None
+    pipeline: Pipeline,
+    installation: Installation,
+    on_progress: Progress | None = None,
+    *,
+    typed_by: Snapshot | None = None,
 ) -> Snapshot:
     """Read a pipeline's source into the dataset's table, and return the snapshot.
 
@@ -54,6 +63,8 @@ def ingest(
         pipeline: the pipeline, with the folder of its file.
         installation: where the tables and the staging folder are.
         on_progress: called after each batch with the number of rows read so far.
+        typed_by: a snapshot of another table, from which a dataset without a snapshot takes the
+            types of its columns.
 
     Raises:
         InputError: the source is missing, does not fit the pipeline file or the family, or has too
@@ -65,7 +76,7 @@ def ingest(
         installation.table(QUARANTINE, pipeline.name),
     )
     with hold_ingestion(uri):
-        return _ingest(pipeline, installation, uri, bad_uri, on_progress)
+        return _ingest(pipeline, installation, uri, bad_uri, on_progress, typed_by)
 
 
 def _ingest(
@@ -74,6 +85,7 @@ def _ingest(
     uri: str,
     bad_uri: str,
     on_progress: Progress | None,
+    typed_by: Snapshot | None,
 ) -> Snapshot:
     table = _open(uri)
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
@@ -85,7 +97,7 @@ def _ingest(
         staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder,
         task_runner(installation) as run_tasks,
     ):
-        done = read_changes(source, table, stored, folder, run_tasks, on_progress)
+        done = read_changes(source, table, stored or typed_by, folder, run_tasks, on_progress)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
         snapshot = replace(
@@ -98,6 +110,7 @@ def _ingest(
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
+            _note_reading(stored, done, reading_of(spec))
             now = ("quarantined", "reasons", "repeated_keys", *OF_A_READING)
             return replace(stored, **{name: getattr(snapshot, name) for name in now})
         listed = PartList(tuple(part.id for part in combined.parts), reading_of(spec), done.schema)
@@ -181,6 +194,19 @@ def _publish(
     except (DeltaError, OSError) as error:
         raise _store_error(snapshot, error) from error
     return replace(snapshot, version=version)
+
+
+def _note_reading(stored: Snapshot, done: ReadRows, reading: str) -> None:
+    """Store what was read, if it gave the rows of the newest snapshot again from other files."""
+    parts = take_same_rows([read.part for read in done.read], done.dropped)
+    if not (done.read or done.dropped) or parts is None:
+        return
+    ids = tuple(part.id for part in combine((*done.kept, *parts)).parts)
+    try:
+        with stored_parts(stored.uri, parts):
+            write_unchanged(stored.uri, stored.version, PartList(ids, reading, done.schema))
+    except OSError as error:
+        raise _store_error(stored, error) from error
 
 
 def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:

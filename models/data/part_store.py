@@ -1,7 +1,8 @@
 """Where the parts of a dataset's snapshots are stored: one JSON file each in the table's folder.
 
-A snapshot's commit names its parts. The files stay when the rows are gone, so that it stays known
-which files of the source a snapshot was made of. Delta leaves folders that begin with `_` alone.
+A snapshot's commit names its parts. It also keeps the source's manifest, so that it stays known
+which files a snapshot was made of; the part files go with the rows. Delta leaves folders that begin
+with `_` alone.
 """
 
 import json
@@ -11,15 +12,21 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.parts import Part
+from millrace.models.data.folder import Folder
+from millrace.models.data.parts import Part, files_of
 from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshots import METADATA as SNAPSHOT
 from millrace.models.data.table_commit import filesystem_of
 
 METADATA = "millrace.parts"
 FOLDER = "_parts"
+UNCHANGED = "unchanged.json"
+"""The file with the parts of a later reading that gave the rows of the newest snapshot again."""
 FORMAT = 1
 """Part of the fingerprint. Increase it if a code change reads the same files to other rows."""
 
@@ -47,9 +54,43 @@ class PartList:
         """Return the list in a commit's custom metadata; None if there is none."""
         if METADATA not in commit:
             return None
-        values = json.loads(commit[METADATA])
+        return cls.from_json(json.loads(commit[METADATA]))
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "PartList":
+        """Build from the dictionary of its fields, after a trip through JSON."""
         schema = TableSchema.from_json(values["schema"])
         return cls(tuple(values["ids"]), values["reading"], schema)
+
+
+def write_unchanged(uri: str, version: int, listed: PartList) -> None:
+    """Store the parts of a reading that gave the rows of the newest snapshot again.
+
+    Without that, files that were renamed or touched, or that hold bad rows only, would be read
+    again by each ingestion until some row changes.
+
+    Args:
+        uri: URI of the dataset's table.
+        version: the version of the newest snapshot.
+        listed: the parts; their rows are files of this version.
+
+    Raises:
+        OSError: the table's folder cannot be written.
+    """
+    Folder(f"{uri}/{FOLDER}").write_json(UNCHANGED, {"version": version, **asdict(listed)})
+
+
+def _newest_list(uri: str, commit: dict[str, Any]) -> PartList | None:
+    """Return the parts of the newest snapshot as its last reading found them; None if unknown.
+
+    Args:
+        uri: URI of the dataset's table.
+        commit: the snapshot's commit.
+    """
+    values = Folder(f"{uri}/{FOLDER}").read_json(UNCHANGED) or {}
+    if values.get("version") == commit.get("version"):
+        return PartList.from_json(values)
+    return PartList.of_commit(commit)
 
 
 def reading_of(spec: DatasetSpec) -> str:
@@ -79,6 +120,42 @@ def stored_parts(uri: str, parts: Iterable[Part]) -> Iterator[None]:
             with suppress(OSError):
                 filesystem.delete_file(path)
         raise
+
+
+def parts_of_newest(table: DeltaTable, uri: str) -> tuple[PartList, tuple[Part, ...]] | str:
+    """Return the parts of the newest snapshot of an open table, or why they are not known.
+
+    A manifest may be missing, or the table may no longer have the files of the parts: another tool
+    may have joined them. Files that another program added are in no part.
+
+    Raises:
+        OSError: the table's folder cannot be read.
+    """
+    newest = next((entry for entry in table.history() if SNAPSHOT in entry), {})
+    listed = _newest_list(uri, newest)
+    parts = load_parts(uri, listed.ids) if listed else None
+    if listed is None or parts is None:
+        return "the newest snapshot does not say which rows came from which file"
+    files = pa.table(table.get_add_actions())["path"].to_pylist()
+    if set(files_of(parts)) <= set(files):
+        return listed, parts
+    return "another program has rewritten the table"
+
+
+def part_files(uri: str, commits: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """Return the names of the files that store the parts of some snapshots.
+
+    Args:
+        uri: URI of the dataset's table.
+        commits: the snapshots' commits.
+    """
+    named = {commit["version"]: PartList.of_commit(commit) for commit in commits}
+    later = Folder(f"{uri}/{FOLDER}").read_json(UNCHANGED) or {}
+    lists = [each for each in named.values() if each is not None]
+    if later.get("version") in named:
+        lists.append(PartList.from_json(later))
+    names = {f"{name}.json" for each in lists for name in each.ids}
+    return frozenset({*names, UNCHANGED})
 
 
 def load_parts(uri: str, ids: Iterable[str]) -> tuple[Part, ...] | None:

@@ -7,7 +7,7 @@ new parts, and drops the parts of vanished files. What it combines is what a ful
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -163,6 +163,24 @@ def group_files(
     if group:
         groups.append(tuple(group))
     return groups
+
+
+def take_same_rows(read: Sequence[Part], dropped: Sequence[Part]) -> tuple[Part, ...] | None:
+    """Return the parts that were read, with the table's files of dropped parts with the same rows.
+
+    So files of the source that were renamed or touched keep their files of the table.
+
+    Returns:
+        None if a part that was read has other rows than every dropped one.
+    """
+    left = {part.digest.hexdigest(): part.files for part in dropped}
+    taken = []
+    for part in read:
+        files = left.pop(part.digest.hexdigest(), None) if part.digest.rows else ()
+        if files is None:
+            return None
+        taken.append(replace(part, files=files))
+    return tuple(taken)
 
 
 @dataclass(frozen=True)

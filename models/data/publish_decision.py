@@ -46,9 +46,14 @@ def decide(
                 seen=f"only nulls in all {reading.rows} rows",
                 hint=f"leave {name!r} out of dataset.features",
             )
-    if stored and (stored.digest, stored.schema) == (reading.digest, reading.schema):
-        return "unchanged"
-    return "publish"
+    return "unchanged" if is_unchanged(reading, stored) else "publish"
+
+
+def is_unchanged(reading: Snapshot, stored: Snapshot | None) -> bool:
+    """Return whether a source still has the rows and the columns of the newest snapshot."""
+    if stored is None:
+        return False
+    return (stored.digest, stored.schema) == (reading.digest, reading.schema)
 
 
 def nulls_hint(snapshot: Snapshot) -> str | None:

@@ -9,6 +9,7 @@ added; the rows of then have nulls there.
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -29,6 +30,9 @@ from millrace.models.data.spool import Spool
 MAX_ROWS = 100_000
 """Largest number of bad rows that are stored of one part; all bad rows are counted."""
 
+NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
+"""Properties of the table: its log stays for ever, so it must not name values of rows that may be
+erased."""
 PLACED = pa.schema([*BAD, ("file", pa.string()), ("record", pa.int64())])
 """Bad rows and where they are; null if that is not known."""
 _LABELS = pa.schema(
@@ -148,13 +152,13 @@ class BadRows:
         labels = (source, datetime.now(UTC), ingest)
         batches = (_add_labels(batch, *labels) for batch in self.spool.reader())
         try:
+            _leave_out_statistics(uri)
             write_deltalake(
                 uri,
                 pa.RecordBatchReader.from_batches(_SCHEMA, batches),
                 mode="append",
                 schema_mode="merge",
-                # The log stays for ever, so it must not name values of rows that may be erased.
-                configuration={"delta.dataSkippingNumIndexedCols": "0"},
+                configuration=NO_STATISTICS,
                 commit_properties=CommitProperties(app_transactions=[Transaction(ingest, 1)]),
             )
         except CommitFailedError as error:
@@ -163,6 +167,14 @@ class BadRows:
                 seen=error,
                 hint="run again",
             ) from error
+
+
+def _leave_out_statistics(uri: str) -> None:
+    """Give the properties to a table of an earlier version; the writer sets those of a new one."""
+    with suppress(TableNotFoundError):
+        table = DeltaTable(uri)
+        if not NO_STATISTICS.items() <= table.metadata().configuration.items():
+            table.alter.set_table_properties(NO_STATISTICS)
 
 
 def _is_recorded(uri: str, ingest: str) -> bool:

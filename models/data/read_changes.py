@@ -1,21 +1,20 @@
 """Reads what changed in a source since the newest snapshot, and keeps the rows of the rest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import basename
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.files_read import NO_FILES, FilesRead
-from millrace.models.data.part_store import PartList, load_parts, reading_of
+from millrace.models.data.part_store import PartList, parts_of_newest, reading_of
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
-from millrace.models.data.parts import Part, files_of, group_files, plan_reading
+from millrace.models.data.parts import Part, group_files, plan_reading
 from millrace.models.data.read_source import Progress, ReadPart, open_rows
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.snapshots import METADATA, Snapshot
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import Source, SourceFile
 
 
@@ -29,6 +28,7 @@ class ReadRows:
         read: parts that were read.
         files: which files of the source were read, and why.
         keeps_all: whether all rows of the newest snapshot stay.
+        dropped: parts of the newest snapshot whose rows go, as far as they are known.
     """
 
     schema: TableSchema
@@ -36,6 +36,7 @@ class ReadRows:
     read: tuple[ReadPart, ...]
     files: FilesRead
     keeps_all: bool = False
+    dropped: tuple[Part, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -68,10 +69,14 @@ def read_changes(
     """
     way = _Way(folder, run_tasks, _Counter(on_progress).add)
     if table is None or stored is None:
-        return _read_all(source, None, way, "the first ingestion")
+        return _read_all(source, stored.schema if stored else None, way, "the first ingestion")
     known = _known_parts(table, stored.uri, source.spec)
-    done = known if isinstance(known, str) else _read_new_files(source, known, way)
-    return _read_all(source, stored.schema, way, done) if isinstance(done, str) else done
+    if isinstance(known, str):
+        return _read_all(source, stored.schema, way, known)
+    done = _read_new_files(source, known, way)
+    if isinstance(done, str):
+        return replace(_read_all(source, stored.schema, way, done), dropped=known[1])
+    return done
 
 
 @dataclass(frozen=True)
@@ -108,17 +113,10 @@ def _known_parts(
     """Return the parts of the newest snapshot, or why they cannot be a part of the next one."""
     if spec.mode == "full":
         return "dataset.mode is full"
-    newest = next((entry for entry in table.history() if METADATA in entry), {})
-    listed = PartList.of_commit(newest)
-    if listed is not None and listed.reading != reading_of(spec):
+    known = parts_of_newest(table, uri)
+    if not isinstance(known, str) and known[0].reading != reading_of(spec):
         return "a setting of dataset has changed, or this version of Millrace reads otherwise"
-    parts = load_parts(uri, listed.ids) if listed else None
-    if listed is None or parts is None:
-        return "the newest snapshot does not say which rows came from which file"
-    stored = set(pa.table(table.get_add_actions())["path"].to_pylist())
-    if not stored.issuperset(files_of(parts)):
-        return "another program has rewritten the table"
-    return listed, parts
+    return known
 
 
 def _read_new_files(
@@ -142,7 +140,8 @@ def _read_new_files(
         return f"the first file, {basename(first)}, says which columns there are, and {state}"
     read = way.read(source, plan.read, listed.schema)
     files = FilesRead.by_plan(plan, parts, found)
-    return ReadRows(listed.schema, plan.kept, read, files, keeps_all=not plan.dropped)
+    keeps_all = not plan.dropped
+    return ReadRows(listed.schema, plan.kept, read, files, keeps_all, plan.dropped)
 
 
 def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: str) -> ReadRows:

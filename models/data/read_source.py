@@ -26,7 +26,7 @@ from millrace.models.data.parts import Part
 from millrace.models.data.quarantine import BadRows, Quarantine, bad_of_chunk
 from millrace.models.data.row_checks import check
 from millrace.models.data.row_files import RowFile, RowFiles
-from millrace.models.data.schema import KEY, TableSchema
+from millrace.models.data.schema import TableSchema
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
     Chunk,
@@ -216,7 +216,7 @@ def read_part(
     reading = Reading(schema, Quarantine(folder))
     rows = RowFiles(
         *(folder, reading.id, schema.stored, schema.names_of("category")),
-        private=(KEY, *schema.key),
+        private=schema.private,
         threads=threads,
     )
     try:

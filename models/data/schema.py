@@ -100,6 +100,11 @@ class TableSchema:
         """Arrow schema of the table: the user's columns, `_key` and `_bucket`."""
         return self.arrow.append(pa.field(KEY, pa.string())).append(pa.field(BUCKET, pa.int32()))
 
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Columns whose values the log of the table does not name: keys and texts."""
+        return (KEY, *self.key, *self.names_of("text"), *self.names_of("messages"))
+
     def column(self, name: str) -> Column:
         """Return the column `name`; KeyError if there is none."""
         column = self.find(name)

@@ -3,16 +3,22 @@
 The commits stay: which files, with which digests, a snapshot was made of is known for ever.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable
 
+from millrace.models.common.errors import TransientError
+from millrace.models.data.folder import Folder
+from millrace.models.data.lease import hold_lease
 from millrace.models.data.part_store import FOLDER as PARTS
-from millrace.models.data.part_store import PartList
-from millrace.models.data.snapshots import list_versions, read_removed, write_removed
+from millrace.models.data.part_store import part_files
+from millrace.models.data.snapshot_use import is_ingesting
+from millrace.models.data.snapshots import RETENTION, list_versions, read_removed, write_removed
 from millrace.models.data.table_files import (
+    DataFile,
     Removed,
     delete_files,
     find_removable,
@@ -21,38 +27,8 @@ from millrace.models.data.table_files import (
     named_files,
 )
 
-
-@dataclass(frozen=True)
-class SnapshotPlan:
-    """Which snapshots keep their rows.
-
-    Attributes:
-        kept: why, by version.
-        removed: versions whose rows go, the oldest first.
-    """
-
-    kept: Mapping[int, str]
-    removed: tuple[int, ...]
-
-
-def plan_snapshots(
-    versions: Collection[int], newest: int | None, needed: Mapping[int, str]
-) -> SnapshotPlan:
-    """Decide which snapshots keep their rows; the newest always does.
-
-    Args:
-        versions: versions with rows.
-        newest: number of the newest snapshots to keep; None: all.
-        needed: who needs a version, by version.
-    """
-    ordered = sorted(versions)
-    recent = set(ordered if newest is None else ordered[-newest:])
-    kept = {
-        version: needed.get(version, "recent")
-        for version in ordered
-        if version in recent or version in needed
-    }
-    return SnapshotPlan(kept, tuple(version for version in ordered if version not in kept))
+LEASE = "clean"
+"""Name of the lease that one `millrace clean` holds on a dataset."""
 
 
 def find_snapshots(uri: str) -> tuple[int, ...]:
@@ -64,34 +40,85 @@ def find_snapshots(uri: str) -> tuple[int, ...]:
 
 
 def remove_snapshots(
-    uri: str, plan: SnapshotPlan, left_before: datetime | None, *, dry_run: bool
+    uri: str, removed: Collection[int], left_before: datetime | None, *, dry_run: bool
 ) -> Removed:
     """Remove the rows of snapshots, and files that no version names.
 
-    That the rows are gone is recorded first, so a reader never finds half of a snapshot. What a
-    killed removal leaves is removed later, as files that no version names.
+    That the rows are gone is recorded first, so who opens a removed snapshot later gets an error
+    that says so. What a killed removal leaves is removed later, as files that no version names.
 
     Args:
         uri: URI of the dataset's table.
-        plan: which snapshots go.
-        left_before: files that no version names are removed if they are older; None: they stay.
+        removed: versions of the snapshots that go.
+        left_before: files that no version names are removed if they are older, unless an ingestion
+            is running; None: they stay.
         dry_run: whether only to count what would be removed.
 
     Raises:
+        TransientError: another `millrace clean` removes snapshots of this dataset.
         OSError: the table's folder cannot be written.
         DeltaError: the table cannot be read.
     """
-    kept, dropped = named_files(uri, plan.kept), named_files(uri, plan.removed)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    if plan.removed and not dry_run:
-        write_removed(uri, dict.fromkeys(plan.removed, now))
-    files = find_removable(list_data_files(uri), kept, dropped, left_before)
-    parts = find_removable(list_files(uri, PARTS), _part_files(uri, plan.kept), (), left_before)
-    return delete_files(uri, [*files, *parts], dry_run=dry_run)
+    if dry_run:
+        return delete_files(uri, _find_files(uri, removed, left_before), dry_run=True)
+    with _alone(uri):
+        files = _find_files(uri, removed, left_before)
+        if removed:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_removed(uri, dict.fromkeys(removed, now))
+        return delete_files(uri, files)
+
+
+def _find_files(uri: str, removed: Collection[int], left_before: datetime | None) -> list[DataFile]:
+    """Return the files of removed snapshots that no other snapshot needs, and old unnamed files."""
+    if is_ingesting(uri):  # its files may be older than its commit
+        left_before = None
+    # Before the log, or a file of a new commit would seem to be unnamed.
+    present, parts = list_data_files(uri), list_files(uri, PARTS)
+    kept, dropped = _split_commits(uri, removed)
+    data = find_removable(present, named_files(uri, kept), named_files(uri, dropped), left_before)
+    return data + find_removable(parts, _part_files(uri, kept), (), left_before)
+
+
+def _split_commits(uri: str, removed: Collection[int]) -> tuple[set[int], set[int]]:
+    """Return which versions of a table keep their files, and which lose them now.
+
+    A commit of another program, such as one that compacts files, goes with the snapshot before it.
+
+    Args:
+        uri: URI of the dataset's table.
+        removed: versions of the snapshots that go.
+    """
+    table = DeltaTable(uri)
+    snapshots, gone = list_versions(table), read_removed(uri).keys() - removed
+    kept, dropped = set[int](), set[int]()
+    for version in sorted(commit["version"] for commit in table.history()):
+        before = bisect_right(snapshots, version)
+        snapshot = snapshots[before - 1] if before else None
+        if snapshot in removed:
+            dropped.add(version)
+        elif snapshot not in gone:
+            kept.add(version)
+    return kept, dropped
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Keep other `millrace clean`s from removing snapshots of a dataset while the block runs."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lease(Folder(f"{uri}/{RETENTION}"), LEASE))
+        except TransientError as error:
+            raise TransientError(
+                "another `millrace clean` removes snapshots of the same dataset",
+                seen=error.seen,
+                hint="run `millrace clean` again when the other one has ended",
+            ) from error
+        yield
 
 
 def _part_files(uri: str, versions: Collection[int]) -> frozenset[str]:
     """Return the names of the files that store the parts of some snapshots."""
-    commits = (each for each in DeltaTable(uri).history() if each["version"] in versions)
-    lists = (PartList.of_commit(commit) for commit in commits)
-    return frozenset(f"{name}.json" for each in lists if each is not None for name in each.ids)
+    return part_files(
+        uri, (each for each in DeltaTable(uri).history() if each["version"] in versions)
+    )

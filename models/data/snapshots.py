@@ -30,6 +30,7 @@ from millrace.models.data.split import split_bounds
 METADATA = "millrace.snapshot"
 DATASETS = "datasets"
 QUARANTINE = "quarantine"
+PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
 RETENTION, REMOVED = "_retention", "removed.json"
 """Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
 SAMPLED_GROUPS = 32
@@ -137,6 +138,12 @@ def list_versions(table: DeltaTable) -> tuple[int, ...]:
     return tuple(sorted(_read_commits(table)))
 
 
+def read_digests(uri: str) -> dict[int, str]:
+    """Return the digest of the rows of each snapshot in a table, by version."""
+    commits = _read_commits(DeltaTable(uri))
+    return {version: json.loads(metadata)["digest"] for version, metadata in commits.items()}
+
+
 def read_removed(uri: str) -> dict[int, str]:
     """Return the snapshots whose rows were removed: version, and when, ISO 8601."""
     found = Folder(f"{uri}/{RETENTION}").read_json(REMOVED) or {}
@@ -144,7 +151,10 @@ def read_removed(uri: str) -> dict[int, str]:
 
 
 def write_removed(uri: str, removed: Mapping[int, str]) -> None:
-    """Record snapshots whose rows are about to be removed, beside those recorded earlier."""
+    """Record snapshots whose rows are about to be removed, beside those recorded earlier.
+
+    The caller holds a lease: of two that write at once, one would lose its entries.
+    """
     found = {**read_removed(uri), **removed}
     values = {str(version): found[version] for version in sorted(found)}
     Folder(f"{uri}/{RETENTION}").write_json(REMOVED, values)

@@ -1,5 +1,6 @@
 """A private folder with Arrow files, which store rows until all rows are checked."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from millrace.models.common.errors import WorkError
+from millrace.models.data.folder import Folder
+from millrace.models.data.lease import hold_lease, is_held
 
+WORK = "work"
+"""Name of the lease in a staging folder."""
 IN_ORDER_BYTES = 256 * 1024 * 1024
 """Up to this size in memory, rows are read back as one batch. With several batches the order of the
 rows in the table would differ each time, because delta-rs gives batches to concurrent writers.
@@ -21,6 +26,8 @@ rows in the table would differ each time, because delta-rs gives batches to conc
 @contextmanager
 def staging_folder(staging: Path, name: str) -> Iterator[Path]:
     """Create a temporary folder in `staging`, and remove it at the end in any case.
+
+    It has a lease, which says that its process lives.
 
     Raises:
         WorkError: the folder cannot be created.
@@ -35,9 +42,20 @@ def staging_folder(staging: Path, name: str) -> Iterator[Path]:
             hint="free disk space, or check the folder's permissions",
         ) from error
     try:
-        yield folder
+        with hold_lease(Folder(str(folder)), WORK):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_left_staging(staging: Path, dataset: str) -> list[Path]:
+    """Return the staging folders with rows of a dataset whose processes have ended."""
+    named = re.compile(rf"[a-z]+-{re.escape(dataset)}-[a-z0-9_]{{8}}")
+    return [
+        folder
+        for folder in (sorted(staging.iterdir()) if staging.is_dir() else ())
+        if named.fullmatch(folder.name) and not is_held(Folder(str(folder)), WORK)
+    ]
 
 
 @dataclass

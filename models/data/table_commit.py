@@ -1,10 +1,11 @@
-"""Commits Parquet files from a staging folder as the newest version of a Delta table."""
+"""Commits to Delta tables: Parquet files from a staging folder, as the newest version."""
 
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -20,6 +21,23 @@ FOR_EVER = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
 }
+ATTEMPTS = 20
+Result = TypeVar("Result")
+
+
+def commit_with_retries(attempt: Callable[[], Result]) -> Result:
+    """Return what an attempt to commit returns; try again while other commits come first.
+
+    Args:
+        attempt: opens the table as it is now, and commits without Delta's own retries.
+
+    Raises:
+        CommitFailedError: other commits came first, `ATTEMPTS` times.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with suppress(CommitFailedError):
+            return attempt()
+    return attempt()
 
 
 def commit_files(
@@ -110,6 +128,29 @@ def moved_files(uri: str, files: Iterable[RowFile]) -> Iterator[list[AddAction]]
         raise
 
 
+class _Bytes:
+    """A stream of a store, which takes bytes and no buffers; pyarrow gives it buffers."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> Any:
+        return self._stream.write(bytes(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class StoreHandler(DeltaStorageHandler):
+    """An object store as pyarrow's file system, which can be written."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        """Open a stream, whose content replaces a file."""
+        return pa.PythonFile(_Bytes(self._handler.open_output_stream(path, metadata)), mode="w")
+
+
 def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a table, and the prefix of the paths of the table's files."""
     if "://" not in uri:
@@ -117,4 +158,4 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     if uri.startswith(LOCAL):
         filesystem, root = fs.FileSystem.from_uri(uri)
         return filesystem, f"{root}/"
-    return fs.PyFileSystem(DeltaStorageHandler(uri)), ""
+    return fs.PyFileSystem(StoreHandler(uri)), ""

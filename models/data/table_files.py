@@ -4,6 +4,7 @@ Delta deletes no file: a commit only stops naming it, so that readers of earlier
 it. What is under a folder that begins with `_` is no data file.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,8 @@ from pyarrow import fs
 
 from millrace.models.data.table_commit import filesystem_of
 
+DRAFTS = re.compile(r"\.draft\.parquet$|\.parquet[.#][^/]+$")
+"""Names of such files: `.draft.parquet`, `.parquet.draft-…` or `.parquet#1`."""
 SUPERSEDED = timedelta(days=7)
 """How long files stay that a commit replaced, for readers of the earlier version; as in Delta's own
 vacuum."""
@@ -63,11 +66,28 @@ def named_files(uri: str, versions: Iterable[int]) -> frozenset[str]:
     return frozenset(names)
 
 
+def has_files(uri: str, version: int) -> bool:
+    """Return whether the data files that a version of a table names are all there.
+
+    Raises:
+        DeltaError: the log of the version is gone.
+    """
+    filesystem, root = filesystem_of(uri)
+    paths = [f"{root}{name}" for name in named_files(uri, (version,))]
+    return all(info.type == fs.FileType.File for info in filesystem.get_file_info(paths))
+
+
 def list_data_files(uri: str) -> dict[str, DataFile]:
     """Return the data files in a table's folder, by their path in it, named or not."""
     filesystem, root = filesystem_of(uri)
     found = _list(filesystem, root)
     return {path: file for path, file in found.items() if path.endswith(".parquet")}
+
+
+def list_drafts(uri: str) -> frozenset[str]:
+    """Return the paths in a table's folder of Parquet files that are, or were, being written."""
+    filesystem, root = filesystem_of(uri)
+    return frozenset(path for path in _list(filesystem, root) if DRAFTS.search(path))
 
 
 def list_files(uri: str, folder: str) -> dict[str, DataFile]:
@@ -107,12 +127,15 @@ def find_removable(
 ) -> list[DataFile]:
     """Return the files that nobody needs.
 
+    A commit may name files that are older than the commit. So a command that commits is either not
+    running, or all its files are in `kept`, or they are younger than `left_before`.
+
     Args:
-        present: the files in the table's folder, by their path in it.
+        present: the files in the table's folder, by their path in it; listed before the log of the
+            table was read, or a file of a newer commit would seem to be unnamed.
         kept: the files that a kept version names.
         dropped: the files that a removed version names.
-        left_before: a file that no version names is removed if it is older, because then no running
-            command is about to commit it; None: such files stay.
+        left_before: a file that no version names is removed if it is older; None: such files stay.
     """
     return [
         file
@@ -123,25 +146,34 @@ def find_removable(
 
 
 def remove_replaced_files(
-    uri: str, now: datetime, left_before: datetime | None, *, dry_run: bool
+    uri: str,
+    now: datetime,
+    *,
+    dry_run: bool,
+    kept: Collection[int] = (),
+    spared: Collection[str] = (),
 ) -> Removed:
-    """Delete files that no commit of the last `SUPERSEDED` names.
+    """Delete files that are older than `SUPERSEDED` and that no commit since then names.
 
     Args:
         uri: URI of the table.
         now: the time.
-        left_before: a file that is younger stays, because a running job may be about to commit it;
-            None: no file is removed.
         dry_run: whether only to count.
+        kept: earlier versions whose files stay too.
+        spared: folders in the table's folder whose files stay, because a job may still commit them;
+            each ends with `/`.
 
     Raises:
         OSError: the table's folder cannot be written.
+        DeltaError: the table cannot be read.
     """
-    if left_before is None or not DeltaTable.is_deltatable(uri):
+    if not DeltaTable.is_deltatable(uri):
         return Removed()
+    before = now - SUPERSEDED
     present = list_data_files(uri)  # before the log, or a file of a new commit would seem unnamed
-    kept = named_files(uri, _recent_versions(uri, now - SUPERSEDED))
-    return delete_files(uri, find_removable(present, kept, (), left_before), dry_run=dry_run)
+    named = named_files(uri, {*_recent_versions(uri, before), *kept})
+    files = {path: file for path, file in present.items() if not path.startswith(tuple(spared))}
+    return delete_files(uri, find_removable(files, named, (), before), dry_run=dry_run)
 
 
 def _recent_versions(uri: str, since: datetime) -> list[int]:

@@ -7,22 +7,23 @@ digests are checked when the version is registered and whenever it is fetched.
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
-from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.model_names import require_model_name
+from millrace.models.registry.registry_errors import MISSING, registry_errors
 from millrace.models.registry.signing import SIGNATURE_TAG, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
 from millrace.models.registry.version_files import (
+    CHAMPION,
     DIGEST_TAG,
     EVIDENCE_TAG,
     KIND_TAG,
@@ -38,10 +39,7 @@ log = logging.getLogger("millrace")
 
 LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
 """A function that logs a model's files and evidence to a run, and returns MLflow's `ModelInfo`."""
-CHAMPION = "champion"
-CHALLENGER = "challenger"
 _TAG_LENGTH = 5000
-_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class Registry:
 
     def _with_champion(self) -> list[str]:
         check_reachable(self.tracking_uri)
-        with _registry_errors("the champions cannot be listed: "):
+        with registry_errors("the champions cannot be listed: "):
             models = _all_models(client(self.tracking_uri))
         return [each.name for each in models if CHAMPION in each.aliases]
 
@@ -181,7 +179,7 @@ class Registry:
             WorkError: MLflow's registry failed.
         """
         store, number = client(self.tracking_uri), str(version.version)
-        with _registry_errors():
+        with registry_errors():
             for name, value in tags.items():
                 if value is not None:
                     store.set_model_version_tag(version.model, number, name, value[:_TAG_LENGTH])
@@ -271,35 +269,13 @@ def _find(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | Non
     """Return MLflow's answer; None if it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
-    with _registry_errors(what):
+    with registry_errors(what):
         try:
             return ask()
         except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            if error.error_code in MISSING:
                 return None
             raise
-
-
-@contextmanager
-def _registry_errors(what: str = "") -> Iterator[None]:
-    """Raise an error of MLflow as a `MillraceError`.
-
-    Args:
-        what: beginning of the message: what failed, and a colon.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        message = f"{what}MLflow's registry failed"
-        seen = next(iter(str(error).splitlines()), type(error).__name__)
-        code = error.error_code
-        if code in _PASSING:  # also from a server that shuts down: the version is not at fault
-            hint = "check MLflow's log, and run the command again; the next release tries again too"
-            raise TransientError(message, seen=f"{code}: {seen}", hint=hint) from error
-        hint = "check MLflow's log, the permissions of the login, and MLFLOW_TRACKING_URI"
-        raise WorkError(message, seen=f"{code}: {seen}", hint=hint) from error
 
 
 def _all_models(store: Any) -> list[Any]:
@@ -343,7 +319,5 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
 
 
 def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:
-    tags = dict(found.tags)
-    digest = tags.get(DIGEST_TAG, "")
-    number, run, source = int(found.version), found.run_id or "", found.source or ""
-    return ModelVersion(found.name, number, digest, run, aliases, tags, source)
+    described = (found.name, found.version, found.run_id, found.source)
+    return ModelVersion.registered(*described, found.tags, aliases)

@@ -1,8 +1,8 @@
 """Finds a registered version by its name in a pipeline file, such as `NAME@ALIAS`."""
 
 from millrace.models.common.errors import MAX_NAMED, InputError, nearest
-from millrace.models.registry.mlflow_registry import CHAMPION, Registry
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.version_files import CHAMPION, ModelVersion
 
 VALID = "NAME (the model's champion), NAME@ALIAS or NAME/VERSION"
 

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPException
 from typing import Any
 
-from millrace.models.registry.version_files import DIGEST_TAG, ModelVersion
+from millrace.models.registry.version_files import ModelVersion
 
 TIMEOUT_S = 2.0
 KNOWN_SCHEMAS = frozenset({"dc11669786a5"})
@@ -112,12 +112,5 @@ def _first(rows: sqlite3.Cursor) -> Any:
 def _version_of(
     found: Mapping[str, Any], tags: Mapping[str, str], aliases: Iterable[str]
 ) -> ModelVersion:
-    return ModelVersion(
-        model=found["name"],
-        version=int(found["version"]),
-        digest=tags.get(DIGEST_TAG, ""),
-        run_id=found.get("run_id") or "",
-        aliases=tuple(sorted(aliases)),
-        tags=dict(tags),
-        source=found.get("source") or "",
-    )
+    described = (found["name"], found["version"], found.get("run_id"), found.get("source"))
+    return ModelVersion.registered(*described, tags, aliases)

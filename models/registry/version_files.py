@@ -7,7 +7,7 @@ them.
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,13 @@ from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, re
 from millrace.models.registry.tracking import client
 
 DIGEST_TAG = "millrace.digest"
+DATASET_TAG = "millrace.dataset"
+"""Tag with the snapshot that the version was trained on; see `dataset_tag`."""
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
+CHAMPION, CHALLENGER = "champion", "challenger"
+"""Aliases: the version to serve, and a good one beside it."""
 EXTRA = "extra_files"
 """Folder of the evidence files in the artifact store. In the folder of a `Package`, these files are
 at the top level."""
@@ -59,6 +63,20 @@ class ModelVersion:
     tags: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
+    @classmethod
+    def registered(
+        cls,
+        model: str,
+        number: int | str,
+        run_id: str | None,
+        source: str | None,
+        tags: Mapping[str, str],
+        aliases: Iterable[str],
+    ) -> "ModelVersion":
+        """Return a version from what the registry says of it."""
+        digest, ordered = tags.get(DIGEST_TAG, ""), tuple(sorted(aliases))
+        return cls(model, int(number), digest, run_id or "", ordered, dict(tags), source or "")
+
     @property
     def kind(self) -> ModelKind:
         """The version's kind of model; `FIRST_KIND` if an earlier Millrace registered it.
@@ -67,6 +85,22 @@ class ModelVersion:
             InputError: this version of Millrace does not know the kind.
         """
         return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
+
+    @property
+    def dataset(self) -> tuple[str, int] | None:
+        """Name and version of the snapshot that it was trained on; None if that is not known."""
+        return parse_dataset(self.tags.get(DATASET_TAG, ""))
+
+
+def dataset_tag(name: str, version: int) -> str:
+    """Return the value of `DATASET_TAG` for a snapshot."""
+    return f"{name} version {version}"
+
+
+def parse_dataset(tag: str) -> tuple[str, int] | None:
+    """Return name and version of the snapshot in a `DATASET_TAG`; None if it has none."""
+    name, _, number = tag.rpartition(" version ")
+    return (name, int(number)) if number.isdigit() else None
 
 
 @dataclass(frozen=True)

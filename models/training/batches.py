@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from millrace.models.common.ahead import read_ahead
+from millrace.models.common.errors import WorkError
 from millrace.models.config.training_spec import DEFAULT_BATCH
 from millrace.models.inference.features import Encoding
 
@@ -163,6 +164,9 @@ def _gather(windows: Iterator[Batch], rows: int) -> Batch | None:
     """Return the rows of all windows as one batch; None if there are no windows.
 
     Each window is copied as it comes: to join them at the end would take twice the memory.
+
+    Raises:
+        WorkError: there are fewer or more rows than promised.
     """
     first = next(windows, None)
     if first is None:
@@ -171,10 +175,23 @@ def _gather(windows: Iterator[Batch], rows: int) -> Batch | None:
     start = 0
     for window in chain([first], windows):
         end = start + len(window[1])
+        if end > rows:
+            raise _other_rows(end, rows)
         for whole, part in zip(kept, window, strict=True):
             whole[start:end] = part
         start = end
+    if start != rows:  # the rest of the tensors is whatever was in memory
+        raise _other_rows(start, rows)
     return kept[0], kept[1]
+
+
+def _other_rows(read: int, promised: int) -> WorkError:
+    return WorkError(
+        "the snapshot has other rows than it had when the training began",
+        seen=f"{read} rows",
+        valid=f"{promised} rows, as they were counted",
+        hint="run again with `millrace run`, which trains on the newest snapshot",
+    )
 
 
 def bucketed(

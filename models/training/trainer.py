@@ -1,6 +1,7 @@
 """Ray Train around a training job: workers, checkpoints, restarts and the result."""
 
 import math
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable
@@ -92,6 +93,10 @@ def train_worker(config: dict[str, Any]) -> None:
     Args:
         config: `{"job": TrainJob}`; Ray Train hands a dictionary to its workers.
     """
+    # Ray sets this variable when it starts the worker's task. A worker that was forked with torch
+    # imported has read it before.
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))
     job: TrainJob = config["job"]
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:

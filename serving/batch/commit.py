@@ -21,7 +21,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -29,8 +29,9 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.data.file_statistics import statistics_of
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
+from millrace.models.data.table_commit import commit_with_retries
 from millrace.serving.batch.job import DEAD
-from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
+from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, PREFIX
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
@@ -40,7 +41,6 @@ commit wrote (0 if no row was scored).
 PRIVATE = (KEY, "row")
 """Columns whose values the statistics of files do not name: the log of a table stays for ever, also
 when their rows were erased."""
-_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -175,22 +175,23 @@ class Partition:
             for file in (self.files() if files is None else files)
         ]
         table_schema = self._table_schema(schema)
-        for _ in range(_ATTEMPTS):
-            try:
-                table = self._table(table_schema)
-                self._require_schema(table, table_schema)
-                replaces = self._files_in(table) if replaces is None else replaces
-                if self._files_in(table) != replaces:
-                    raise self._conflict()
-                self._replace(table, actions, metadata)
-            except CommitFailedError as error:
-                failure = error  # perhaps because of a commit to another partition: try again
-            except DeltaError as error:
-                raise self._not_committed(error) from error
-            else:
-                # Without retries the commit directly follows the opened version, or fails.
-                return int(table.version()) + 1
-        raise self._not_committed(failure) from failure
+        expected = replaces
+
+        def attempt() -> int:
+            nonlocal expected
+            table = self._table(table_schema)
+            self._require_schema(table, table_schema)
+            expected = self._files_in(table) if expected is None else expected
+            if self._files_in(table) != expected:
+                raise self._conflict()
+            self._replace(table, actions, metadata)
+            # Without retries the commit directly follows the opened version, or fails.
+            return int(table.version()) + 1
+
+        try:
+            return commit_with_retries(attempt)  # a commit to another partition may come first
+        except DeltaError as error:
+            raise self._not_committed(error) from error
 
     def _replace(
         self,
@@ -259,6 +260,20 @@ class Partition:
             seen=error,
             hint="check that the table can be written, and run the job again",
         )
+
+
+def metadata_of_rest(partition: Partition, files: int) -> dict[str, str]:
+    """Return the metadata of a commit that takes rows out of a partition.
+
+    It is that of the partition's last commit: an emptied partition must not seem never scored.
+
+    Args:
+        partition: the partition, without the id of a job.
+        files: number of files that the partition still has.
+    """
+    before = partition.read_commit()
+    kept = {key: value for key, value in before.items() if key.startswith(PREFIX)}
+    return {**kept, PARTITION: partition.value, FILES: str(files)}
 
 
 def find_empty_partitions(table: deltalake.DeltaTable) -> frozenset[str]:

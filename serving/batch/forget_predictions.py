@@ -1,75 +1,115 @@
-"""Erases rows by their keys from a table of predictions or dead letters, and from its jobs."""
+"""Erases rows by their keys from predictions and dead letters, and from what killed jobs left."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
 
 import deltalake
-import pyarrow as pa
 
-from millrace.models.data.erase_rows import Erasure, erase_in_newest, scrub_files
+from millrace.models.data.erase_rows import CleanFile, erase_in_newest, named_sizes
+from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
-from millrace.models.data.forget_rows import Wait
-from millrace.models.data.lease import is_held
+from millrace.models.data.forget_rows import Wait, alone
+from millrace.models.data.lease import held_names
+from millrace.models.data.scrub_files import Erased, find_files, scrub_files
+from millrace.serving.batch.commit import Partition, metadata_of_rest
 from millrace.serving.batch.job_state import JOBS
 
 
-def forget_in_predictions(uri: str, erasure: Erasure, wait: Wait) -> int:
-    """Erase rows from all versions of a table, and return how many the newest had.
+@dataclass(frozen=True)
+class BatchTables:
+    """The tables that batch jobs write to.
+
+    Attributes:
+        predictions: URI of the predictions, whose folder also has the state of the jobs.
+        dead_letters: URI of the dead letters.
+    """
+
+    predictions: str
+    dead_letters: str
+
+    @property
+    def jobs(self) -> Folder:
+        """The folder of the states of unfinished jobs."""
+        return Folder(f"{self.predictions}/{JOBS}")
+
+
+def forget_in_batches(
+    tables: BatchTables, prediction: Erasure, letter: Erasure, wait: Wait
+) -> tuple[Erased, Erased]:
+    """Erase rows from all versions of predictions and dead letters.
+
+    Dead letters of unfinished jobs count as dead letters.
 
     Args:
-        uri: URI of the table.
-        erasure: the rows.
-        wait: called again and again while a batch job writes to the table.
+        tables: the tables, which may have folders only.
+        prediction: the rows of the predictions.
+        letter: the rows of the dead letters.
+        wait: called again and again while a batch job runs.
 
     Raises:
         TransientError: other commits came first, again and again.
-        OSError: the table's folder cannot be written.
+        OSError: a table's folder cannot be written.
     """
-    if not deltalake.DeltaTable.is_deltatable(uri):
-        return 0
-    erased = 0
+    predictions, letters = Erased(), Erased()
+    if not any(Folder(uri).exists() for uri in (tables.predictions, tables.dead_letters)):
+        return predictions, letters
     while True:
-        busy = running_jobs(uri)
-        partitions = tuple(f"{partition}/" for partition, _ in busy)
-        erased += erase_in_newest(uri, erasure, partitions)
-        scrub_files(uri, erasure, partitions)
+        with alone(tables.predictions, wait):
+            busy = find_running(tables)
+            predictions += _forget_in_table(tables, tables.predictions, prediction)
+            letters += _forget_in_table(tables, tables.dead_letters, letter)
+            letters += scrub_files(tables.jobs.uri, letter, partial(_busy_jobs, tables))
+            busy |= find_running(tables)  # what began meanwhile was left out
         if not busy:
-            return erased
-        wait(f"{len(busy)} batch jobs that write to {uri}")
+            return predictions, letters
+        wait(f"{len(busy)} batch jobs that write to {tables.predictions}")
 
 
-def forget_in_jobs(uri: str, erasure: Erasure) -> int:
-    """Erase rows from what killed jobs left, and return the number of files with such rows."""
-    jobs = Folder(f"{uri}/{JOBS}")
-    busy = {job for _, job in running_jobs(uri)}
-    filesystem, _ = jobs.location
-    scrubbed = 0
-    for partition in jobs.folders():
-        for job in jobs.subfolder(partition).folders():
-            if job in busy:
-                continue
-            for file in _files_below(jobs.subfolder(partition).subfolder(job)):
-                if erasure.count(filesystem, file.path):
-                    erasure.scrub(filesystem, file.path)
-                    scrubbed += 1
-    return scrubbed
-
-
-def running_jobs(uri: str) -> list[tuple[str, str]]:
-    """Return partition and name of each job that works on a table now."""
-    jobs = Folder(f"{uri}/{JOBS}")
-    return [
+def find_running(tables: BatchTables) -> set[tuple[str, str]]:
+    """Return partition and name of each job that runs now."""
+    return {
         (partition, name)
-        for partition in jobs.folders()
-        for name in _lease_names(jobs.subfolder(partition))
-        if is_held(jobs.subfolder(partition), name)
-    ]
+        for partition in tables.jobs.folders()
+        for name in held_names(tables.jobs.subfolder(partition))
+    }
 
 
-def _lease_names(folder: Folder) -> list[str]:
-    files = [*folder.files(".lock"), *folder.files(".lease")]
-    return [file.base_name.rpartition(".")[0] for file in files]
+def _forget_in_table(tables: BatchTables, uri: str, erasure: Erasure) -> Erased:
+    """Erase rows from a table, but for the partitions that a job writes to."""
+    if not Folder(uri).exists():
+        return Erased()
+    find_busy = partial(_busy_partitions, tables)
+    erased = Erased()
+    if deltalake.DeltaTable.is_deltatable(uri):
+        table = deltalake.DeltaTable(uri)
+        (column,) = table.metadata().partition_columns
+        found = find_files(uri, erasure, find_busy()).only(named_sizes(table))
+        for value in sorted({_value_of(path) for path in found}):
+            partition = Partition(uri, column, value, "")
+            erased += erase_in_newest(
+                uri, erasure, f"{column}={value}/", partial(_describe, partition)
+            )
+    return erased + scrub_files(uri, erasure, find_busy)
 
 
-def _files_below(folder: Folder) -> list[pa.fs.FileInfo]:
-    found = folder.files(".parquet")
-    for name in folder.folders():
-        found += _files_below(folder.subfolder(name))
-    return found
+def _describe(
+    partition: Partition, table: deltalake.DeltaTable, clean: Collection[CleanFile]
+) -> dict[str, str]:
+    """Return the metadata of the commit that takes rows out of a partition."""
+    within = f"{partition.column}={partition.value}/"
+    before = sum(path.startswith(within) for path in named_sizes(table))
+    return metadata_of_rest(partition, before - sum(each.name is None for each in clean))
+
+
+def _value_of(path: str) -> str:
+    """Return the partition's value from the path of its file, `column=value/…`."""
+    return path.partition("/")[0].partition("=")[2]
+
+
+def _busy_partitions(tables: BatchTables) -> tuple[str, ...]:
+    return tuple(f"{partition}/" for partition, _ in find_running(tables))
+
+
+def _busy_jobs(tables: BatchTables) -> tuple[str, ...]:
+    return tuple(f"{partition}/{name}/" for partition, name in find_running(tables))

@@ -7,6 +7,7 @@ number of rows of each piece of the input.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +16,16 @@ from uuid import uuid4
 import pyarrow as pa
 
 from millrace.models.data.folder import Folder
-from millrace.models.data.lease import is_held
+from millrace.models.data.lease import Work, hold_lease, is_held
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.job import DEAD, ROW
 
 JOBS = "_jobs"
 RECORD = "job.json"
+BATCH_JOB = Work(
+    "another run of this batch job",
+    "wait until that run ends, or stop it; the rows that it has scored are kept",
+)
 SHORT = 16
 """Number of digits of the fingerprint in the name of a folder; `job.json` has all digits."""
 
@@ -123,6 +128,15 @@ def leases_of(partition: Partition) -> Folder:
     return Folder(f"{partition.table}/{JOBS}/{partition.column}={partition.value}")
 
 
+def hold_job(partition: Partition, fingerprint: str) -> AbstractContextManager[None]:
+    """Hold the lease of the job with a fingerprint on a partition.
+
+    Raises:
+        TransientError: the same job is running.
+    """
+    return hold_lease(leases_of(partition), fingerprint[:SHORT], BATCH_JOB)
+
+
 def open_job_state(
     partition: Partition, fingerprint: str, *, fresh: bool = False
 ) -> tuple[JobState, Partition]:
@@ -156,6 +170,26 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
     for name in leases.folders():
         if name != fingerprint[:SHORT] and not is_held(leases, name):
             _remove(JobState(leases.subfolder(name)), partition)
+
+
+def find_unfinished(table: str) -> frozenset[str]:
+    """Return the folders with data files that unfinished jobs of a table may still commit.
+
+    Args:
+        table: URI of the table.
+
+    Returns:
+        Paths in the table's folder; each ends with `/`.
+    """
+    jobs = Folder(f"{table}/{JOBS}")
+    found = set()
+    for partition in jobs.folders():
+        leases = jobs.subfolder(partition)
+        for name in leases.folders():
+            record = leases.subfolder(name).read_json(RECORD)
+            if record is not None:
+                found.add(f"{partition}/{record['job']}/")
+    return frozenset(found)
 
 
 def find_abandoned(partition: Partition, before: datetime) -> list[str]:

@@ -6,8 +6,7 @@ import deltalake
 from deltalake.exceptions import CommitFailedError
 
 from millrace.models.common.errors import TransientError
-
-_ATTEMPTS = 20
+from millrace.models.data.table_commit import commit_with_retries
 
 
 def find_old_partitions(uri: str, before: date) -> tuple[str, ...]:
@@ -24,15 +23,12 @@ def drop_partitions(uri: str, before: date) -> None:
     Raises:
         TransientError: other commits came first, again and again.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            deltalake.DeltaTable(uri).delete(f"date < '{before.isoformat()}'")
-        except CommitFailedError as error:
-            failure = error
-        else:
-            return
-    raise TransientError(
-        f"the partitions before {before} of {uri} were not removed",
-        seen=failure,
-        hint="run `millrace clean` again",
-    ) from failure
+    old = f"date < '{before.isoformat()}'"
+    try:
+        commit_with_retries(lambda: deltalake.DeltaTable(uri).delete(old))
+    except CommitFailedError as error:
+        raise TransientError(
+            f"the partitions before {before} of {uri} were not removed",
+            seen=error,
+            hint="run `millrace clean` again",
+        ) from error

@@ -1,13 +1,15 @@
 """Batch inference: scores an input and commits it as one partition of a Delta table."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from millrace.models.data.lease import hold_lease, is_held
+from millrace.models.data.lease import is_held
+from millrace.models.data.snapshot_use import wait_for_erasure
 from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
 from millrace.serving.batch.cluster.model_files import put_model_files
 from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
@@ -21,6 +23,7 @@ from millrace.serving.batch.job_state import (
     SHORT,
     JobState,
     find_abandoned,
+    hold_job,
     job_state_of,
     leases_of,
     open_job_state,
@@ -118,7 +121,7 @@ def score(
     """
     fingerprint = fingerprint_of(job, batch_input.manifest)
     target.partition.require_schema(job.output)
-    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+    with _hold(target, fingerprint):
         if (report := _find_earlier_report(target, fingerprint)) is not None:
             return report
         _clean_up(target, fingerprint)
@@ -139,8 +142,16 @@ def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchRe
         TransientError: the same job is running.
     """
     fingerprint = fingerprint_of(job, batch_input.manifest)
-    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+    with _hold(target, fingerprint):
         return _find_earlier_report(target, fingerprint)
+
+
+@contextmanager
+def _hold(target: Target, fingerprint: str) -> Iterator[None]:
+    """Hold the lease of a job, and begin when no command erases rows from the tables."""
+    with hold_job(target.partition, fingerprint):
+        wait_for_erasure(target.table)
+        yield
 
 
 def _clean_up(target: Target, fingerprint: str) -> None:

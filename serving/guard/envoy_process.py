@@ -12,6 +12,7 @@ from pathlib import Path
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.common.log_files import hold_log
 from millrace.models.common.private_files import replace_private
 from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
 from millrace.serving.guard.sockets import http_socket, metrics_socket
@@ -75,6 +76,7 @@ def running(
     log = log_file(installation, endpoint)
     with log.open("ab") as output:
         log.chmod(0o600)
+        hold_log(output.fileno())
         process = subprocess.Popen(
             command(installation, endpoint),
             env={},

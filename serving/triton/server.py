@@ -21,6 +21,7 @@ import psutil
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.common.log_files import hold_log
 from millrace.serving.guard import envoy_process, sockets
 from millrace.serving.triton.backend_directory import (
     find_server,
@@ -130,6 +131,7 @@ def running(
     log = log_file(installation, endpoint)
     with log.open("ab") as output:
         log.chmod(0o600)
+        hold_log(output.fileno())
         process = subprocess.Popen(
             argv,
             env=environment | dict(extra_environment or {}),

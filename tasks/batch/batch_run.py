@@ -31,8 +31,9 @@ LAST_RUNS = 30
 LIVE_SECONDS = 10.0
 DESCRIPTION = "mlflow.note.content"
 FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
-VERSION = "millrace.model_version"
 """Tags that together identify a job."""
+VERSION = "millrace.model_version"
+"""Tag: the version that scores, which retention keeps while the run is open."""
 APPROVED = "millrace.approved"
 """Tag: whether the version was the approved one, which Triton serves or would serve."""
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"

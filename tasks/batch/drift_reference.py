@@ -23,11 +23,10 @@ SAMPLE_ROWS = 1024
 
 def open_training_snapshot(version: ModelVersion, installation: Installation) -> Snapshot | None:
     """Return the snapshot that a version was trained on; None if it no longer exists."""
-    name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
-    if not number.isdigit():
+    if version.dataset is None:
         return None
     try:
-        return open_snapshot(installation, name, int(number))
+        return open_snapshot(installation, *version.dataset)
     except InputError:
         return None
 
@@ -38,7 +37,7 @@ def bins_unless_gone(
     """Return the bins that `counted` makes of a snapshot; none if its rows cannot be read."""
     try:
         return counted(snapshot)
-    except OSError as error:  # for example because the files were vacuumed
+    except (InputError, OSError) as error:  # removed meanwhile, by this home or another program
         message = "drift is not measured, because the training snapshot %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()

@@ -10,6 +10,7 @@ from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_jobs import PIPELINE, RayJobs, copy_code
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.serving.batch.cluster.cluster_job import (
     ORDER,
     JobRequest,
@@ -81,7 +82,7 @@ def score_elsewhere(
     with _ended_if_cancelled(jobs, id):
         if running is None:
             errand = JobRequest(id, PIPELINE, date, named, code_version(pipeline.folder), version)
-            with _proof(installation.table("predictions", pipeline.name), id):
+            with _proof(installation.table(PREDICTIONS, pipeline.name), id):
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, installation.ray_address)
         else:

@@ -23,7 +23,7 @@ from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Installation, has_jobs_api
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.lease import hold_lease
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.models.data.sources.delta_files import manifest_of
 from millrace.models.data.sources.find_files import RECENT_NS, strip_file_scheme
 from millrace.models.registry.registry_lookup import (
@@ -32,16 +32,15 @@ from millrace.models.registry.registry_lookup import (
     look_up_version,
 )
 from millrace.models.registry.signing import SigningKeys
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.version_files import CHAMPION, ModelVersion
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.fingerprint import code_digest, digest_of_json, digest_of_sources
 from millrace.serving.batch.input.find_input import find_paths, list_files
-from millrace.serving.batch.job_state import SHORT, job_state_of, leases_of
+from millrace.serving.batch.job_state import hold_job, job_state_of
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, BatchReport
 from millrace.tasks.batch.score_input import input_of
 from millrace.tasks.progress import log
 
-CHAMPION = "champion"
 KEPT = timedelta(days=45)
 Facts = dict[str, Any]
 """Values, ready for JSON, that are equal as long as nothing has changed."""
@@ -73,7 +72,7 @@ class ScoreRequest:
     @property
     def partition(self) -> Partition:
         """The partition of the predictions, without the id of a job."""
-        table = self.installation.table("predictions", self.pipeline.name)
+        table = self.installation.table(PREDICTIONS, self.pipeline.name)
         return Partition(table, "date", self.date, "")
 
 
@@ -148,7 +147,7 @@ def find_stored_report(request: ScoreRequest, receipt: Receipt) -> BatchReport |
     is_left = job_state_of(partition, fingerprint).folder.exists()
     if receipt.is_reported and not is_left and commit.get(FINGERPRINT) == fingerprint:
         return BatchReport.of_commit(commit)
-    with hold_lease(leases_of(partition), fingerprint[:SHORT]):
+    with hold_job(partition, fingerprint):
         return None
 
 

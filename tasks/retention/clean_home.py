@@ -1,31 +1,33 @@
 """Removes what killed commands left in a home, and old logs."""
 
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from millrace.models.common.installation import Installation
+from millrace.models.common.log_files import is_log_in_use
 from millrace.models.config.retention_spec import RetentionSpec
 from millrace.models.registry.open_runs import find_open_runs
-from millrace.tasks.retention.cleaned import Cleaned
+from millrace.tasks.retention.cleaned import Cleaned, describe
+from millrace.tasks.retention.disk_use import measure
 
 
 def clean_home(
     installation: Installation,
     retention: RetentionSpec,
     now: datetime,
-    used_logs: Collection[Path],
     *,
     dry_run: bool,
 ) -> list[Cleaned]:
     """Remove old entries of the folders for staging, checkpoints and logs.
 
+    A log that a process writes stays.
+
     Args:
         installation: the installation.
         retention: how long they stay.
         now: the time.
-        used_logs: the logs that services write.
         dry_run: whether only to report.
     """
     cleaned = []
@@ -38,7 +40,7 @@ def clean_home(
         logs = [
             file
             for file in _entries(installation.logs)
-            if file not in used_logs and _changed(file) < before.timestamp()
+            if _changed(file) < before.timestamp() and not is_log_in_use(file)
         ]
         cleaned.append(_remove("logs", logs, dry_run=dry_run))
     return cleaned
@@ -60,28 +62,21 @@ def find_left_work(installation: Installation, before: datetime) -> list[Path]:
     return [entry for entry in entries if _changed(entry) < limit]
 
 
-def size_of(path: Path) -> tuple[int, int]:
-    """Return the number of files of a file or folder, and their size in bytes."""
-    if not path.is_dir() or path.is_symlink():
-        return 1, path.lstat().st_size
-    sizes = [
-        file.lstat().st_size for file in path.rglob("*") if file.is_symlink() or file.is_file()
-    ]
-    return len(sizes), sum(sizes)
-
-
 def _remove(kind: str, entries: Iterable[Path], *, dry_run: bool) -> Cleaned:
-    names, files, size = [], 0, 0
+    names, skipped, files, size = [], [], 0, 0
     for entry in entries:
         try:
-            count, taken = size_of(entry)
+            count, taken = measure(entry)
             if not dry_run:
                 _delete(entry)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            skipped.append(describe(error))
+            continue
         names.append(f"{entry.parent.name}/{entry.name}")
         files, size = files + count, size + taken
-    return Cleaned(kind, removed=tuple(names), files=files, size=size)
+    return Cleaned(kind, removed=tuple(names), files=files, size=size, skipped=tuple(skipped))
 
 
 def _delete(entry: Path) -> None:

@@ -1,119 +1,248 @@
 """Erases the rows of some keys from everything that Millrace has stored of a model's data."""
 
-from collections.abc import Collection
+import shutil
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import deltalake
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import all_kinds
-from millrace.models.data.erase_bad_rows import by_dead_letter, by_stored_row
-from millrace.models.data.erase_rows import Erasure, erase_in_newest, find_files, scrub_files
+from millrace.models.data.erase_bad_rows import KeyColumns, by_dead_letter, by_stored_row
+from millrace.models.data.erase_rows import erase_in_newest, named_sizes
+from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
-from millrace.models.data.forget_rows import Wait, forget_in_snapshots
+from millrace.models.data.forget_rows import Wait, forgotten_in_snapshots
 from millrace.models.data.schema import KEY
+from millrace.models.data.scrub_files import Erased, find_files, scrub_files
 from millrace.models.data.snapshots import DATASETS, QUARANTINE, open_snapshot
-from millrace.serving.batch.forget_predictions import forget_in_jobs, forget_in_predictions
+from millrace.models.data.spool import find_left_staging
+from millrace.models.data.table_files import list_data_files, list_drafts
+from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
 
-PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
+PREDICTIONS, DEAD_LETTERS, STAGING = "predictions", "dead_letters", "staging"
+MAX_NAMED = 5
+"""Largest number of files that an error names."""
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What was erased from one table.
+    """What was erased from one table, or would be.
 
     Attributes:
         table: the kind of table.
         uri: its URI.
         rows: number of rows that the newest version of the table had.
-        files: number of files with such rows, those of earlier versions among them; -1 if they were
-            not counted.
+        files: number of files with such rows, those of earlier versions and of killed jobs among
+            them.
     """
 
     table: str
     uri: str
     rows: int
-    files: int = -1
+    files: int
 
 
-def find_rows(installation: Installation, model: str, keys: Collection[str]) -> list[Forgotten]:
+@dataclass(frozen=True)
+class Outcome:
+    """What was erased, or would be.
+
+    Attributes:
+        tables: what of each table.
+        missing: the keys of which no row was found, sorted.
+        failed: files that still may have rows, each with the reason.
+    """
+
+    tables: tuple[Forgotten, ...]
+    missing: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """The tables of a model, and which of their rows are erased."""
+
+    installation: Installation
+    model: str
+    keys: frozenset[str]
+    erasures: dict[str, Erasure]
+
+    def uri(self, table: str) -> str:
+        return self.installation.table(table, self.model)
+
+    @property
+    def batch(self) -> BatchTables:
+        return BatchTables(self.uri(PREDICTIONS), self.uri(DEAD_LETTERS))
+
+    def folders(self, table: str) -> list[str]:
+        """Return the folders that are searched for rows of a table."""
+        return [self.uri(table), *([self.batch.jobs.uri] if table == DEAD_LETTERS else [])]
+
+    def derived(self) -> list[Folder]:
+        names = sorted({table for kind in all_kinds() for table in kind.derived_tables})
+        return [Folder(self.uri(name)) for name in names]
+
+    def outcome(self, found: dict[str, Erased], staged: int) -> Outcome:
+        tables = [
+            Forgotten(table, self.uri(table), each.rows, each.files)
+            for table, each in found.items()
+        ]
+        if staged:
+            tables.append(Forgotten(STAGING, str(self.installation.staging), 0, staged))
+        known = frozenset[str]().union(*(each.keys for each in found.values()))
+        failed = sum(found.values(), Erased()).failed
+        return Outcome(tuple(tables), tuple(sorted(self.keys - known)), failed)
+
+
+def find_rows(
+    installation: Installation,
+    model: str,
+    keys: Collection[str],
+    declared: Sequence[str] | None = None,
+) -> Outcome:
     """Return where rows with some keys are, without erasing them.
 
+    Args:
+        installation: where the tables are.
+        model: the model, which has the name of its dataset.
+        keys: values of `_key`.
+        declared: the columns of which `_key` is made, for a model without a snapshot; None: they
+            are not known.
+
     Raises:
-        InputError: the model has no tables.
+        InputError: the model has no tables, or a key is empty.
     """
-    found = []
-    for table, erasure in _erasures(installation, model, keys).items():
-        uri = installation.table(table, model)
-        if deltalake.DeltaTable.is_deltatable(uri):
+    scope = _open_scope(installation, model, keys, declared)
+    found = {}
+    for table, erasure in scope.erasures.items():
+        found[table] = Erased()
+        for uri in scope.folders(table):
             files = find_files(uri, erasure)
-            rows = _count_newest(uri, files)
-            found.append(Forgotten(table, uri, rows, len(files)))
-    return found
+            is_table = deltalake.DeltaTable.is_deltatable(uri)
+            named = named_sizes(deltalake.DeltaTable(uri)) if is_table else {}
+            failed = tuple(f"{uri}/{path}: the file cannot be read" for path in files.unreadable)
+            rows = sum(files.only(named).values())
+            found[table] += Erased(rows, len(files.files), files.keys, failed)
+    return scope.outcome(found, len(find_left_staging(installation.staging, model)))
 
 
 def forget(
-    installation: Installation, model: str, keys: Collection[str], wait: Wait
-) -> list[Forgotten]:
+    installation: Installation,
+    model: str,
+    keys: Collection[str],
+    wait: Wait,
+    declared: Sequence[str] | None = None,
+) -> Outcome:
     """Erase the rows with some keys from snapshots, quarantine, predictions and dead letters.
+
+    A command that was stopped can be run again, and goes on.
 
     Args:
         installation: where the tables are.
         model: the model, which has the name of its dataset.
         keys: values of `_key`.
         wait: called again and again while a job needs the rows.
+        declared: as for `find_rows`.
 
     Raises:
-        InputError: the model has no tables.
-        TransientError: another command changed a table at the same time.
+        InputError: the model has no tables, a key is empty, or the newest snapshot would have no
+            row left.
+        WorkError: files could not be searched or erased; everything else was erased.
+        TransientError: another command changed a table again and again.
         OSError: a table's folder cannot be written.
     """
-    erasures = _erasures(installation, model, keys)
-    uris = {table: installation.table(table, model) for table in erasures}
-    rows = {
-        DATASETS: forget_in_snapshots(model, uris[DATASETS], erasures[DATASETS], wait),
-        QUARANTINE: _forget_in_quarantine(uris[QUARANTINE], erasures[QUARANTINE]),
-        **{
-            table: forget_in_predictions(uris[table], erasures[table], wait)
-            for table in (PREDICTIONS, DEAD_LETTERS)
-        },
+    scope = _open_scope(installation, model, keys, declared)
+    erasures = scope.erasures
+    with forgotten_in_snapshots(
+        model, scope.uri(DATASETS), erasures[DATASETS], wait, scope.derived()
+    ) as snapshots:
+        quarantine = _forget_in_quarantine(scope.uri(QUARANTINE), erasures[QUARANTINE])
+        staged = find_left_staging(installation.staging, model)
+        for folder in staged:
+            shutil.rmtree(folder)
+    predictions, letters = forget_in_batches(
+        scope.batch, erasures[PREDICTIONS], erasures[DEAD_LETTERS], wait
+    )
+    found = {
+        DATASETS: snapshots,
+        QUARANTINE: quarantine,
+        PREDICTIONS: predictions,
+        DEAD_LETTERS: letters,
     }
-    for table in (PREDICTIONS, DEAD_LETTERS):
-        # Predictions and dead letters of unfinished jobs are in the folder of the predictions.
-        forget_in_jobs(uris[PREDICTIONS], erasures[table])
-    if rows[DATASETS]:
-        for derived in {table for kind in all_kinds() for table in kind.derived_tables}:
-            Folder(installation.table(derived, model)).remove()  # the next run makes it again
-    return [Forgotten(table, uris[table], count) for table, count in rows.items()]
+    outcome = scope.outcome(found, len(staged))
+    if outcome.failed:
+        raise _not_erased(outcome.failed)
+    return outcome
 
 
-def _forget_in_quarantine(uri: str, erasure: Erasure) -> int:
-    if not deltalake.DeltaTable.is_deltatable(uri):
-        return 0
-    erased = erase_in_newest(uri, erasure)
-    scrub_files(uri, erasure)
-    return erased
+def _forget_in_quarantine(uri: str, erasure: Erasure) -> Erased:
+    is_table = deltalake.DeltaTable.is_deltatable(uri)
+    erased = erase_in_newest(uri, erasure) if is_table else Erased()
+    return erased + scrub_files(uri, erasure)
 
 
-def _erasures(installation: Installation, model: str, keys: Collection[str]) -> dict[str, Erasure]:
-    """Return which rows of each table have one of the keys."""
-    try:
-        key_columns = open_snapshot(installation, model).schema.key
-    except InputError:
-        if not deltalake.DeltaTable.is_deltatable(installation.table(PREDICTIONS, model)):
-            raise
-        key_columns = ()
-    return {
+def _open_scope(
+    installation: Installation,
+    model: str,
+    keys: Collection[str],
+    declared: Sequence[str] | None,
+) -> _Scope:
+    if not all(key.strip() for key in keys):
+        raise InputError(
+            "a key is empty, which is the key of no row",
+            seen=", ".join(repr(key) for key in sorted(keys)),
+            valid="values of the column _key",
+            hint='check that the variable has a value, as in --key "$ID"',
+        )
+    key_columns = _find_key_columns(installation, model, declared)
+    erasures = {
         DATASETS: Erasure.by_value(KEY, keys),
         QUARANTINE: by_stored_row(keys, key_columns),
         PREDICTIONS: Erasure.by_value(KEY, keys),
         DEAD_LETTERS: by_dead_letter(keys, key_columns),
     }
+    return _Scope(installation, model, frozenset(keys), erasures)
 
 
-def _count_newest(uri: str, files: dict[str, int]) -> int:
-    import pyarrow as pa
+def _find_key_columns(
+    installation: Installation, model: str, declared: Sequence[str] | None
+) -> KeyColumns:
+    """Return the columns of which `_key` is made, by the newest snapshot or as declared.
 
-    named = pa.table(deltalake.DeltaTable(uri).get_add_actions())["path"].to_pylist()
-    return sum(count for path, count in files.items() if path in named)
+    Raises:
+        InputError: nothing of the model is stored, or its quarantine can only be searched with key
+            columns, which are not known.
+    """
+    try:
+        schema = open_snapshot(installation, model).schema
+        return {name: schema.find(name) for name in schema.key}
+    except InputError:
+        tables = (DATASETS, QUARANTINE, PREDICTIONS, DEAD_LETTERS)
+        stored = [table for table in tables if _has_files(installation.table(table, model))]
+        if not stored and not find_left_staging(installation.staging, model):
+            raise
+    if declared is None and QUARANTINE in stored:
+        raise InputError(
+            f"the columns that make the key of {model!r} are not known, so its quarantined rows "
+            "cannot be searched",
+            seen="no snapshot, and no pipeline file of this model in MILLRACE_PIPELINES",
+            valid="the columns of dataset.key",
+            hint="name them: --key-column NAME, once for each",
+        )
+    return dict.fromkeys(declared or ())
+
+
+def _has_files(uri: str) -> bool:
+    """Return whether a table's folder has rows, of a table or of a killed job."""
+    return bool(list_data_files(uri) or list_drafts(uri))
+
+
+def _not_erased(failed: Sequence[str]) -> WorkError:
+    more = f"; and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
+    return WorkError(
+        f"{len(failed)} files still may have the rows; from all others they are erased",
+        seen="; ".join(failed[:MAX_NAMED]) + more,
+        hint="set retention.snapshots, or retention.predictions, in the pipeline file, so that "
+        "`millrace clean` removes the versions that name these files; then run this command again",
+    )

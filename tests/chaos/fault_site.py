@@ -13,7 +13,8 @@ from typing import Any
 import deltalake
 
 from millrace.models.common.installation import Endpoint, Installation
-from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient

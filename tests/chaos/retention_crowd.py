@@ -188,11 +188,11 @@ def soak(folder: Path, nights: int, readers: int) -> Iterator[str]:
         for night in range(1, nights + 1):
             scene.write_file(FILES + night, ROWS * FILES // 100)
             number = scene.register(ingest(scene.pipeline, scene.home))
-            cleaned = list(clean([scene.pipeline], scene.home, ()))
+            cleaned = list(clean([scene.pipeline], scene.home))
             if night % 3 == 0:
                 forgotten.append(key_of(night % FILES, night))
                 found = forget(scene.home, "t", forgotten[-1:], job.end)
-                assert sum(each.rows for each in found) == 1, found
+                assert sum(each.rows for each in found.tables) == 1, found
                 assert job.rows is not None  # forget has waited for it
                 assert job.rows >= FILES * ROWS - len(forgotten), job.rows
                 job = LongJob(folder, open_snapshot(scene.home, "t").version)
@@ -211,7 +211,7 @@ def soak(folder: Path, nights: int, readers: int) -> Iterator[str]:
 def check_what_is_left(scene: Scene, nights: int, forgotten: list[str]) -> None:
     """Check that aliases, versions and lineage answer, and that no file has a forgotten key."""
     stored = StoredRuns(scene.home.tracking_uri, scene.home.artifacts)
-    kept = {each.version: each for each in stored.list_versions("t")}
+    kept = {each.version: each for each in stored.list_versions()}
     newest = set(range(nights + 2 - KEPT["versions"], nights + 2))
     champion = client(scene.home.tracking_uri).get_model_version_by_alias("t", "champion")
     assert kept.keys() == newest | {int(champion.version)}, sorted(kept)

@@ -19,8 +19,8 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
-from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.batch.input.find_input import open_input
 from tests.chaos.ray_cluster import Cluster, cluster_of_two
 from tests.integration.conftest import Done, Home

@@ -8,8 +8,8 @@ import numpy as np
 
 from millrace.models.common.installation import Installation
 from millrace.models.inference.features import FEATURES
-from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.outcome import Outcome

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,10 +151,13 @@ def test_commands_share_one_ray_with_their_own_code_and_environment(home: Home) 
     assert second["free"] == first["free"]
     ray = psutil.Process(home.ray_pid())
     tree = [ray, *ray.children(recursive=True)]
-    ports = [each for process in tree for each in process.net_connections("tcp")]
-    listening = [each.laddr.ip for each in ports if each.status == psutil.CONN_LISTEN]
+    listening, shown = set(), ""
+    for process in tree:
+        with suppress(psutil.ZombieProcess):  # a worker whose end was not noticed yet
+            shown += " ".join(process.cmdline())
+            ports = process.net_connections("tcp")
+            listening |= {each.laddr.ip for each in ports if each.status == psutil.CONN_LISTEN}
     assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-    shown = " ".join(" ".join(process.cmdline()) for process in tree)
     assert "COLOR" not in shown
     _wait(lambda: not home.left(), "Ray stops when nothing uses it")
     assert home.look(3)["gcs"] != first["gcs"]

@@ -15,8 +15,8 @@ from millrace.flows.settings import Settings
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.inference.model_input import FEATURES
-from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository

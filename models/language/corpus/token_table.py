@@ -23,12 +23,14 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.training_spec import ModelSpec
+from millrace.models.data.derived_tables import SNAPSHOT_DIGEST
 from millrace.models.data.messages import parse_messages
 from millrace.models.data.read_source import Progress
 from millrace.models.data.row_files import RowFile, RowFiles
 from millrace.models.data.snapshots import Snapshot, scan
 from millrace.models.data.spool import staging_folder
 from millrace.models.data.table_commit import commit_files
+from millrace.models.data.table_files import has_files
 from millrace.models.language.corpus.documents import Document, documents_of, kind_of
 from millrace.models.language.corpus.packing import SCHEMA, batches_of, pack
 from millrace.models.language.corpus.tokenizer_folder import (
@@ -347,16 +349,20 @@ def _open(uri: str) -> DeltaTable | None:
 def _metadata(table: TokenTable) -> dict[str, str]:
     left_out = ("name", "uri", "version", "tokenizer_uri", "created")
     values = {name: value for name, value in asdict(table).items() if name not in left_out}
-    return {METADATA: json.dumps(values)}
+    return {METADATA: json.dumps(values), SNAPSHOT_DIGEST: table.snapshot_digest}
 
 
 def _find_version(
     name: str, uri: str, delta: DeltaTable, installation: Installation, fingerprint: str | None
 ) -> TokenTable | None:
-    """Return the newest version, or the newest with a given fingerprint; None if there is none."""
+    """Return the newest version, or the newest with a given fingerprint; None if there is none.
+
+    A version whose files are gone, such as those of a removed snapshot, is left out.
+    """
     for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):
         values: dict[str, Any] = json.loads(entry.get(METADATA, "{}"))
-        if values and fingerprint in (None, values["fingerprint"]):
+        is_wanted = bool(values) and fingerprint in (None, values["fingerprint"])
+        if is_wanted and has_files(uri, entry["version"]):
             splits = {split: SplitCounts(**values["splits"][split]) for split in SPLITS}
             known = {**values, "splits": splits}
             return TokenTable(

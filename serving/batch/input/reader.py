@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
@@ -34,6 +36,16 @@ class RemainingPiece:
 
     piece: Piece
     done: RowNumbers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle `done` as one bit for each row: Ray warns of tasks larger than 1 MiB."""
+        marks = np.zeros(int(self.done[-1]) - self.piece.row + 1 if len(self.done) else 0, np.bool_)
+        marks[self.done - self.piece.row] = True
+        return _unpack, (self.piece, np.packbits(marks))
+
+
+def _unpack(piece: Piece, bits: npt.NDArray[np.uint8]) -> RemainingPiece:
+    return RemainingPiece(piece, piece.row + np.flatnonzero(np.unpackbits(bits)))
 
 
 def find_remaining(
@@ -100,8 +112,10 @@ class RemainingRows(Datasource):
         return [self._task(self.remaining[first::count]) for first in range(count)]
 
     def _task(self, remaining: Sequence[RemainingPiece]) -> ReadTask:
+        read = partial(_read_pieces, self.source, remaining, self.job, self.state)
+        update_wrapper(read, _read_pieces)  # Ray asks for the name of what a large task runs
         return ReadTask(
-            partial(_read_pieces, self.source, remaining, self.job, self.state),
+            read,
             BlockMetadata(
                 num_rows=None,
                 size_bytes=sum(each.piece.size for each in remaining),

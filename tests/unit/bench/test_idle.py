@@ -3,17 +3,13 @@ import time
 
 import pytest
 
-from bench.idle import Usage, cpu_row, memory_row, parse_cpu, parse_pss, read_usage
+from bench.idle import Usage, cpu_row, memory_row, parse_cpu, read_usage
 
 STAT = "7 (a (b) c) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 9 9 20 0 3 0 1 1 1"
 
 
 def test_cpu_is_user_and_system_whatever_the_program_is_called() -> None:
     assert parse_cpu(STAT, 100) == 3.0
-
-
-def test_pss_is_not_a_part_of_it() -> None:
-    assert parse_pss("55 ---p [rollup]\nRss: 9 kB\nPss: 6 kB\nPss_Anon: 1 kB\n") == 6 * 1024
 
 
 def test_a_new_process_counts_and_an_ended_one_does_not() -> None:

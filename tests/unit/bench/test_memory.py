@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.memory import MemorySampler, processes_of, sample_memory
+from bench.memory import MemorySampler, processes_of, pss_of, sample_memory
 
 
 def add_process(
@@ -36,6 +36,7 @@ def test_descendants_and_the_session_belong_to_a_process(tmp_path: Path) -> None
 def test_memory_is_summed_with_its_shared_part(tmp_path: Path) -> None:
     add_process(tmp_path, 10, parent=1, session=10, pss=300, shared=100)
     add_process(tmp_path, 11, parent=10, session=10, pss=50, shared=20)
+    assert pss_of(10, tmp_path) == (300 * 1024, 100 * 1024)
     sample = sample_memory({10, 11, 12}, tmp_path)
     assert sample.processes == {"10 python work": 300 * 1024, "11 python work": 50 * 1024}
     assert (sample.total, sample.shared) == (350 * 1024, 120 * 1024)

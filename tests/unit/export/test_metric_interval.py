@@ -57,3 +57,7 @@ def test_r2s_interval_does_not_depend_on_the_order_of_the_rows() -> None:
 
 def test_a_constant_target_has_an_r2_of_zero() -> None:
     assert r2_interval(np.zeros(10), np.full(10, 7.0)) == (0.0, 0.0)
+
+
+def test_nothing_says_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)

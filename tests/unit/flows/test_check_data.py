@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from millrace.flows import settings
 from millrace.flows.cli import main
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import sample_check
+from millrace.models.data.ingest import ingest
+from millrace.tasks import check_all
 
 GOOD = "x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(400))
 
@@ -55,6 +60,35 @@ def test_rows_after_the_sample_are_read_by_full_only(
     _, err = check(file, GOOD + ",1\n", "--full")
     assert "rows: 401, 1 to quarantine: x: null (1); a run publishes them" in err
     assert "model: built, " in err
+
+
+def test_full_says_what_a_run_would_do_after_an_earlier_one(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file.parent / "r.csv").write_text(GOOD.replace("0,0\n", "0.5,0\n", 1))
+    monkeypatch.setenv("MILLRACE_INGEST_MEMORY_GIB", "3")
+    places = []
+    pipeline, home = load_pipeline(file), settings.load().installation()
+    ingest(pipeline, home.prepared())
+
+    def ingest_noted(*given: Any, **more: Any) -> Any:
+        places.append(given[1])
+        return ingest(*given, **more)
+
+    monkeypatch.setattr(check_all, "ingest", ingest_noted)
+
+    def full(rows: str) -> str:
+        (file.parent / "r.csv").write_text(rows)
+        return CliRunner().invoke(main.make_app(), ["check", str(file), "--full"]).stderr
+
+    assert "all good; a run does not publish them again" in full(
+        GOOD.replace("0,0\n", "0.5,0\n", 1)
+    )
+    told = full(GOOD)
+    assert "x float" in told
+    assert "a run publishes them" in told
+    assert [each.ingest_memory for each in places] == [3 * 2**30] * 2
+    assert places[0].home != home.home
 
 
 def test_a_source_that_is_all_bad_is_refused(file: Path) -> None:

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,3 +22,29 @@ def test_the_next_step_names_the_command_as_it_was_called(
     monkeypatch.chdir(tmp_path / "checkout")
     monkeypatch.setattr(sys, "argv", [str(tmp_path / called)])
     assert demo._program() == named
+
+
+def test_the_demo_connects_to_the_ray_of_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm = object()
+    chosen = SimpleNamespace(
+        installation=lambda: SimpleNamespace(ray_address="local"), warm_ray=lambda: warm
+    )
+    given: list[object] = []
+
+    class Connected(Exception):
+        """The demo has connected."""
+
+    def connect(*arguments: object) -> None:
+        given.extend(arguments)
+        raise Connected
+
+    monkeypatch.setattr(demo.settings, "load", lambda: chosen)
+    monkeypatch.setattr(demo.tool_variables, "apply", lambda settings: settings)
+    monkeypatch.setattr(demo, "connect_to_ray", connect)
+    file = tmp_path / "p.yaml"
+    file.write_text("{name: m, dataset: {source: rows.csv, target: t}}")
+    with pytest.raises(Connected):
+        demo.run_demo(file)
+    assert given[2] is warm

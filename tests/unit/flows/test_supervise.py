@@ -15,6 +15,7 @@ from millrace.flows.services.supervisor import (
     restart_delay,
 )
 from millrace.flows.settings import Settings
+from millrace.models.common.log_files import is_log_in_use
 
 
 class Clock:
@@ -53,6 +54,15 @@ def test_a_first_start_waits_until_what_it_comes_after_is_well(two: Supervisor) 
     assert _started(two) == [True, False]
     (two.settings.home / "ready").write_text(str(two.children[0].record.pid))
     assert _started(two) == [True, True]
+
+
+def test_the_log_of_a_service_is_in_use_until_the_service_ends(two: Supervisor) -> None:
+    two.start(two.children[0])
+    log = two.children[0].service.log
+    assert is_log_in_use(log)
+    two.stop_all()
+    assert log.exists()
+    assert not is_log_in_use(log)
 
 
 def test_it_waits_for_a_while_only(two: Supervisor, clock: Clock) -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from millrace.models.common.errors import WorkError
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training import batches as module
@@ -51,6 +52,15 @@ def test_every_row_comes_once_in_an_epoch(cache_bytes: int, epoch: int) -> None:
     for _ in range(epoch):
         order(batches)
     assert sorted(order(batches, epoch)) == list(range(18))
+
+
+@pytest.mark.parametrize("promised", [17, 19])
+def test_a_shard_with_other_rows_than_it_promised_is_refused(promised: int) -> None:
+    shard = FakeShard(18)
+    shard.rows = promised
+    with pytest.raises(WorkError, match="other rows than it had") as raised:
+        order(batches_of(shard))
+    assert raised.value.valid == f"{promised} rows, as they were counted"
 
 
 def test_an_epoch_is_shuffled() -> None:

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from millrace.models.data import ingest as module
 from millrace.models.data import part_tasks, parts, repeated_keys, snapshots
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.files_read import FilesRead
+from millrace.models.data.snapshot_retention import remove_snapshots
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import SourceFile
 
@@ -500,3 +502,61 @@ def test_a_snapshot_that_did_not_count_is_counted_anew(
 
 def test_rows_without_a_key_are_not_counted(home: Home) -> None:
     assert home.ingest().repeated_keys is None
+
+
+@pytest.fixture
+def three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home with a snapshot of three files, each of which is a part."""
+    monkeypatch.setattr(parts, "MOST_SMALL", 32)
+    monkeypatch.setattr(parts, "SMALL_PARTS", 16)
+    source = tmp_path / "source"
+    source.mkdir()
+    chance = random.Random(3)
+    for name in "abd":
+        write_csv(source / f"{name}.csv", make_rows(chance, 60))
+    home = Home(source, "auto", "*.csv")
+    home.ingest()
+    return home
+
+
+def test_a_renamed_file_is_read_once(three_files: Home) -> None:
+    source = Path(three_files.pipeline.folder)
+    (source / "b.csv").rename(source / "c.csv")
+    again = three_files.ingest()
+    assert (again.created, three_files.rows_read) == (False, 60)
+    before = sorted(DeltaTable(again.uri).file_uris())
+    three_files.ingest()
+    assert three_files.rows_read == 0
+    # A later snapshot keeps its rows, and loses them with it.
+    write_csv(source / "e.csv", make_rows(random.Random(4), 50))
+    grown = three_files.ingest()
+    assert three_files.rows_read == 50
+    assert set(before) < set(DeltaTable(grown.uri).file_uris())
+    assert [file["path"].endswith("c.csv") for file in grown.source["files"]].count(True) == 1
+    (source / "c.csv").unlink()
+    shrunk = three_files.ingest()
+    assert three_files.rows_read == 0
+    full = Home(source, "full", "*.csv").ingest()
+    assert (shrunk.digest, shrunk.rows) == (full.digest, full.rows)
+    assert content(shrunk) == content(full)
+
+
+def test_a_file_with_bad_rows_only_is_read_once(three_files: Home) -> None:
+    source = Path(three_files.pipeline.folder)
+    (source / "z.csv").write_text("id,x,c,y\n1,,p,no\n")
+    first = three_files.ingest()
+    assert (first.created, three_files.rows_read) == (False, 1)
+    second = three_files.ingest()
+    assert three_files.rows_read == 0
+    assert second.quarantined == first.quarantined
+    (source / "z.csv").unlink()
+    assert three_files.ingest().quarantined == first.quarantined - 1
+
+
+def test_what_an_unchanged_reading_found_outlives_clean(three_files: Home) -> None:
+    source = Path(three_files.pipeline.folder)
+    (source / "b.csv").rename(source / "c.csv")
+    uri = three_files.ingest().uri
+    remove_snapshots(uri, (), datetime.now(UTC) + timedelta(days=1), dry_run=False)
+    three_files.ingest()
+    assert three_files.rows_read == 0

@@ -18,10 +18,16 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.artifact_store import StoredFolder
-from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry
+from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.signing import SigningKeys, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, client, tracked_run
-from millrace.models.registry.version_files import DIGEST_TAG, KIND_TAG, ModelVersion
+from millrace.models.registry.version_files import (
+    CHALLENGER,
+    CHAMPION,
+    DIGEST_TAG,
+    KIND_TAG,
+    ModelVersion,
+)
 from millrace.tasks.kinds.graph.graph_files import graph_files, log_graph
 from millrace.tasks.kinds.language.language_files import language_files
 

@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -81,6 +82,8 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
             "long": ["z" * 100, "a", "b"],
             "none": pa.nulls(3, pa.float64()),
             "yes": [True, False, None],
+            "a.b": [1, 2, 3],
+            "s": [{"b": 1}, {"b": 2}, {"b": 3}],
             "v": pa.array([[1.0], [2.0], [3.0]], pa.list_(pa.float32())),
         }
     )
@@ -88,9 +91,12 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
     found = json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet")))
     assert found == {
         "numRecords": 3,
-        "minValues": {"n": 1, "x": -2.0, "c": "a", "long": "a", "yes": False},
-        "maxValues": {"n": 3, "x": 9.25, "c": "b", "long": "z" * 64 + "\U0010ffff", "yes": True},
-        "nullCount": {"n": 1, "x": 0, "c": 1, "long": 0, "none": 3, "yes": 1},
+        "minValues": {"n": 1, "x": -2.0, "c": "a", "long": "a", "yes": False, "a.b": 1},
+        "maxValues": {
+            **{"n": 3, "x": 9.25, "c": "b", "long": "z" * 64 + "\U0010ffff"},
+            **{"yes": True, "a.b": 3},
+        },
+        "nullCount": {"n": 1, "x": 0, "c": 1, "long": 0, "none": 3, "yes": 1, "a.b": 0},
     }
 
 
@@ -116,6 +122,16 @@ def test_a_column_without_ends_leaves_the_number_of_rows(tmp_path: Path) -> None
     assert json.loads(statistics_of(pq.read_metadata(tmp_path / "r.parquet"))) == {"numRecords": 1}
 
 
+@pytest.mark.parametrize("private", [(), ("x",)])
+@pytest.mark.parametrize("ends", [(-math.inf, 1.5), (1.5, math.inf)])
+def test_infinite_values_have_no_ends_in_json(
+    tmp_path: Path, ends: tuple[float, float], private: tuple[str, ...]
+) -> None:
+    pq.write_table(pa.table({"x": ends, "n": [1, 2]}), tmp_path / "r.parquet")
+    found = statistics_of(pq.read_metadata(tmp_path / "r.parquet"), private)
+    assert json.loads(found) == {"numRecords": 2}
+
+
 @pytest.mark.parametrize("private", [(), ("key", "n", "long", "yes")])
 def test_a_reader_finds_the_rows_by_every_column(tmp_path: Path, private: tuple[str, ...]) -> None:
     columns = {
@@ -123,6 +139,7 @@ def test_a_reader_finds_the_rows_by_every_column(tmp_path: Path, private: tuple[
         "n": [1, None, -3],
         "long": ["y" * 70, "y" * 100, None],
         "yes": [True, None, False],
+        "petal.length": [0.5, None, 2.5],
         "none": pa.nulls(3, pa.float64()),
         "v": pa.array([[1.0], [2.0], [3.0]], pa.list_(pa.float32())),
     }
@@ -133,7 +150,7 @@ def test_a_reader_finds_the_rows_by_every_column(tmp_path: Path, private: tuple[
     uri = str(tmp_path / "table")
     commit_files(uri, None, made, table.schema, {})
     rows = DeltaTable(uri).to_pyarrow_dataset()
-    for name in ("key", "n", "long", "yes"):
+    for name in ("key", "n", "long", "yes", "petal.length"):
         for value in columns[name]:
             if value is not None:
                 found = rows.to_table(filter=ds.field(name) == value)

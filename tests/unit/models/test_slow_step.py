@@ -4,7 +4,7 @@ from threading import Event
 import pytest
 
 from millrace.models.common import slow_step
-from millrace.models.common.slow_step import report_while
+from millrace.models.common.slow_step import repeat_while, report_while
 
 
 def test_a_slow_step_is_reported_until_it_ends(
@@ -30,3 +30,19 @@ def test_a_fast_step_is_silent_and_its_error_is_raised(caplog: pytest.LogCapture
     ):
         raise KeyError("k")
     assert not caplog.records
+
+
+def test_a_call_that_fails_is_logged_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls, again = [], Event()
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("disk full")
+        again.set()
+
+    with repeat_while(0.01, fail_once):
+        assert again.wait(10)
+    assert "disk full" in caplog.text

@@ -4,21 +4,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.folder import Folder
 from millrace.models.data.ingest import ingest
-from millrace.models.data.snapshot_retention import (
-    SnapshotPlan,
-    find_snapshots,
-    plan_snapshots,
-    remove_snapshots,
-)
-from millrace.models.data.snapshot_use import find_held_versions, hold_snapshot
-from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
+from millrace.models.data.lease import hold_lease
+from millrace.models.data.snapshot_retention import LEASE, find_snapshots, remove_snapshots
+from millrace.models.data.snapshot_use import find_held_versions, hold_ingestion, hold_snapshot
+from millrace.models.data.snapshots import RETENTION, Snapshot, open_snapshot, read_removed, scan
 
 Ingest = Callable[..., Snapshot]
+LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -43,28 +42,14 @@ def ingest_rows(tmp_path: Path, installation: Installation) -> Ingest:
     return write
 
 
-def test_the_newest_snapshots_and_the_needed_ones_keep_their_rows() -> None:
-    plan = plan_snapshots([0, 2, 3, 5, 6], 2, {0: "version 1 was trained on it", 6: "in use"})
-    assert plan.kept == {0: "version 1 was trained on it", 5: "recent", 6: "in use"}
-    assert plan.removed == (2, 3)
-
-
-def test_without_a_number_all_snapshots_keep_their_rows() -> None:
-    assert plan_snapshots([0, 1, 2], None, {}).removed == ()
-
-
-def test_no_snapshot_needs_no_plan() -> None:
-    assert plan_snapshots([], 1, {}) == SnapshotPlan({}, ())
-
-
 def test_removed_rows_are_gone_and_the_manifest_stays(
     ingest_rows: Ingest, installation: Installation
 ) -> None:
     first, second = ingest_rows(range(50)), ingest_rows(range(60))
-    plan = plan_snapshots(find_snapshots(second.uri), 1, {})
-    expected = remove_snapshots(second.uri, plan, None, dry_run=True)
+    removed = (first.version,)
+    expected = remove_snapshots(second.uri, removed, None, dry_run=True)
     assert len(list(scan(first))) > 0  # a dry run removes nothing
-    assert remove_snapshots(second.uri, plan, None, dry_run=False) == expected
+    assert remove_snapshots(second.uri, removed, None, dry_run=False) == expected
     assert expected.files == 1
 
     gone = open_snapshot(installation, "things", first.version)
@@ -88,10 +73,8 @@ def test_files_that_a_kept_snapshot_shares_stay(tmp_path: Path, installation: In
         (source / name).write_text("\n".join(["x,y", *lines]) + "\n")
         return ingest(pipeline, installation)
 
-    add("a.csv", 0)
-    last = add("b.csv", 100)
-    plan = plan_snapshots(find_snapshots(last.uri), 1, {})
-    assert remove_snapshots(last.uri, plan, None, dry_run=False).files == 0
+    first, last = add("a.csv", 0), add("b.csv", 100)
+    assert remove_snapshots(last.uri, (first.version,), None, dry_run=False).files == 0
     assert sum(batch.num_rows for batch in scan(last)) == 20
 
 
@@ -101,22 +84,19 @@ def test_only_old_files_that_no_version_names_are_removed(ingest_rows: Ingest) -
     left.write_bytes(b"1234")
     part = Path(snapshot.uri, "_parts", "left.json")
     part.write_text("{}")
-    plan = plan_snapshots([snapshot.version], None, {})
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    assert remove_snapshots(snapshot.uri, plan, an_hour_ago, dry_run=False).files == 0
+    assert remove_snapshots(snapshot.uri, (), an_hour_ago, dry_run=False).files == 0
     later = datetime.now(UTC) + timedelta(hours=1)
-    assert remove_snapshots(snapshot.uri, plan, later, dry_run=False).files == 2
+    assert remove_snapshots(snapshot.uri, (), later, dry_run=False).files == 2
     assert not left.exists()
     assert not part.exists()
     assert sum(batch.num_rows for batch in scan(snapshot)) == 10
 
 
 def test_the_next_ingestion_still_knows_its_parts(ingest_rows: Ingest) -> None:
-    ingest_rows(range(50))
-    second = ingest_rows(range(60))
+    first, second = ingest_rows(range(50)), ingest_rows(range(60))
     later = datetime.now(UTC) + timedelta(hours=1)
-    plan = plan_snapshots(find_snapshots(second.uri), 1, {})
-    remove_snapshots(second.uri, plan, later, dry_run=False)
+    remove_snapshots(second.uri, (first.version,), later, dry_run=False)
     again = ingest_rows(range(60), "full")
     assert replace(again, created=True, files_read=second.files_read) == second
     assert str(second.files_read) == "read the file: it has changed"
@@ -128,3 +108,47 @@ def test_a_snapshot_is_held_while_a_job_reads_it(tmp_path: Path) -> None:
         assert find_held_versions(uri) == {7, 3}
     assert find_held_versions(uri) == frozenset()
     assert list((tmp_path / "_readers").iterdir()) == []
+
+
+def test_what_another_program_rewrote_stays(ingest_rows: Ingest) -> None:
+    snapshot = ingest_rows(range(60))
+    half = DeltaTable(snapshot.uri).to_pyarrow_table().slice(0, 30)
+    write_deltalake(snapshot.uri, half, mode="append")
+    compacted = DeltaTable(snapshot.uri)
+    assert compacted.optimize.compact()["numFilesRemoved"] == 2
+    remove_snapshots(snapshot.uri, (), LATER, dry_run=False)
+    assert DeltaTable(snapshot.uri).to_pyarrow_table().num_rows == 90
+    assert sum(batch.num_rows for batch in scan(snapshot)) == 60
+
+
+def test_what_another_program_rewrote_goes_with_the_snapshot_before_it(
+    ingest_rows: Ingest,
+) -> None:
+    first = ingest_rows(range(60))
+    write_deltalake(first.uri, DeltaTable(first.uri).to_pyarrow_table(), mode="append")
+    DeltaTable(first.uri).optimize.compact()
+    second = ingest_rows(range(20), "full")
+    assert remove_snapshots(first.uri, (first.version,), None, dry_run=False).files == 3
+    remove_snapshots(first.uri, (), LATER, dry_run=False)
+    assert sum(batch.num_rows for batch in scan(second)) == 20
+
+
+def test_an_old_file_of_a_running_ingestion_stays(ingest_rows: Ingest) -> None:
+    snapshot = ingest_rows(range(10))
+    staged = Path(snapshot.uri, "about-to-be-committed.parquet")
+    staged.write_bytes(b"1234")
+    with hold_ingestion(snapshot.uri):
+        assert remove_snapshots(snapshot.uri, (), LATER, dry_run=False).files == 0
+    assert remove_snapshots(snapshot.uri, (), LATER, dry_run=False).files == 1
+
+
+def test_one_clean_at_a_time_removes_snapshots_of_a_dataset(ingest_rows: Ingest) -> None:
+    first, second = ingest_rows(range(50)), ingest_rows(range(60))
+    with (
+        hold_lease(Folder(f"{first.uri}/{RETENTION}"), LEASE),
+        pytest.raises(TransientError, match="another `millrace clean`"),
+    ):
+        remove_snapshots(first.uri, (first.version,), None, dry_run=False)
+    assert find_snapshots(first.uri) == (first.version, second.version)
+    remove_snapshots(first.uri, (first.version,), None, dry_run=False)
+    assert read_removed(first.uri).keys() == {first.version}

@@ -92,7 +92,7 @@ def test_the_environment_of_a_job_is_private(
     warm = WarmRay(tmp_path / "run")
     warm.create_folder()
     warm.write_job("01000000")
-    file = job_file(tmp_path, "01000000")
+    file = job_file(warm.folder, "01000000")
     job = json.loads(file.read_text())
     assert (job["environment"]["SECRET"], job["folder"]) == ("s", str(tmp_path))
     assert file.stat().st_mode & 0o777 == 0o600

@@ -1,6 +1,9 @@
 """A server that ticks rarely still answers, renews its clock and stops when it is told."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -39,3 +42,19 @@ def test_it_stops_when_it_is_told() -> None:
     server.should_exit = True
     thread.join()
     assert not thread.is_alive()
+
+
+def test_ctrl_c_ends_it_without_a_stack_trace() -> None:
+    program = (
+        "from millrace.serving.http_server import run_server\n"
+        "async def app(*_): pass\n"
+        "run_server(app, port=0, lifespan='off')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as it:
+        assert it.stderr is not None
+        while "Uvicorn running" not in it.stderr.readline():
+            assert it.poll() is None
+        it.send_signal(signal.SIGINT)
+        said = it.stderr.read()
+    assert it.returncode == 0
+    assert "Traceback" not in said

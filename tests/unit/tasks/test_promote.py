@@ -7,8 +7,9 @@ import pytest
 
 from millrace.models.common.installation import Installation
 from millrace.models.registry.gates import Promotion
-from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHALLENGER, CHAMPION
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.kinds.certified import pipeline_of

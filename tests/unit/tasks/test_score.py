@@ -13,8 +13,11 @@ import pytest
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.models.data.snapshot_use import find_held_versions
+from millrace.models.data.snapshots import DATASETS
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.throughput import Sample, Work
@@ -41,15 +44,18 @@ class Scoring:
         report: what the job comes to.
         asked: what was to be scored, and how.
         connections: how often a connection to Ray was needed.
+        on_connect: called when the connection is made.
     """
 
     before: BatchReport | None = None
     report: BatchReport = REPORT
     asked: list[tuple[Job, RunOptions]] = field(default_factory=list)
     connections: int = 0
+    on_connect: Callable[[], object] = lambda: None
 
     def connect(self) -> None:
         self.connections += 1
+        self.on_connect()
 
     def find_earlier_report(self, *_: object) -> BatchReport | None:
         return self.before
@@ -95,13 +101,15 @@ def score(
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
     def run(
-        number: int | None = None, emitted: list[Event] | None = None, **batch: Any
+        number: int | None = None,
+        emitted: list[Event] | None = None,
+        source: str = str(tmp_path / "rows.jsonl"),
+        **batch: Any,
     ) -> BatchReport:
         keys = {"name": version.name, "dataset": DATASET.model_dump(exclude_unset=True)}
         pipeline = Pipeline.model_validate({**keys, "batch": batch}).with_folder(tmp_path)
         events = [] if emitted is None else emitted
         telling = RunReporter({"color": "blue"}, events.append)
-        source = str(tmp_path / "rows.jsonl")
         return scored(*(pipeline, mlflow_places, source, DAY, telling, number), connect=ray.connect)
 
     return run
@@ -255,3 +263,18 @@ def test_what_is_replaced_and_what_is_left_out_is_told(
     with caplog.at_level(logging.WARNING, "millrace"):
         score()
     assert [each[: len(line or "")] for each in caplog.messages] == ([line] if line else [])
+
+
+@pytest.mark.parametrize("before", ["", "file://"])
+def test_the_rows_of_any_dataset_are_kept_from_before_the_files_are_opened(
+    mlflow_places: Installation, ray: Scoring, version: Planted, score: Any, before: str
+) -> None:
+    make_live(mlflow_places, version)
+    other = f"other-{version.name}"
+    ingest_rows(mlflow_places, other)
+    uri = mlflow_places.table(DATASETS, other)
+    held = []
+    ray.on_connect = lambda: held.append(find_held_versions(uri))
+    score(source=f"{before}{uri}/")
+    assert held == [{0}]
+    assert find_held_versions(uri) == frozenset()

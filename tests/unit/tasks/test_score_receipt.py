@@ -14,10 +14,10 @@ import pytest
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.lease import hold_lease
-from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
-from millrace.serving.batch.job_state import SHORT, job_state_of, leases_of
+from millrace.models.registry.version_files import CHAMPION
+from millrace.serving.batch.job_state import hold_job, job_state_of
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.batch.score_receipt import (
@@ -209,7 +209,7 @@ def test_a_job_that_is_not_reported_or_not_cleaned_up_is_no_answer(request_: Sco
 def test_a_job_that_runs_is_reported(request_: ScoreRequest) -> None:
     receipt = replace(leave_receipt(request_), is_reported=False)
     with (
-        hold_lease(leases_of(request_.partition), PRINT[:SHORT]),
+        hold_job(request_.partition, PRINT),
         pytest.raises(TransientError, match="another run of this batch job is in progress"),
     ):
         find_stored_report(request_, receipt)

@@ -2,6 +2,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
+from millrace.models.data.derived_tables import remove_derived
 from millrace.models.data.snapshots import Snapshot, scan
+from millrace.models.data.table_files import SUPERSEDED
 from millrace.models.language.corpus import token_table
 from millrace.models.language.corpus.documents import documents_of
 from millrace.models.language.corpus.token_table import (
@@ -23,6 +26,7 @@ from millrace.models.language.corpus.token_table import (
     open_token_table,
 )
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+from millrace.tasks.retention.forget import forget
 
 Ingest = Callable[..., Snapshot]
 SHARES = SplitSpec()
@@ -284,3 +288,57 @@ def test_a_kill_leaves_nothing_to_be_seen_and_the_next_run_is_whole(
 def test_a_table_that_is_not_there_is_told(embedded: Installation) -> None:
     with pytest.raises(InputError, match="no token table of 'nothing'"):
         open_token_table(embedded, "nothing")
+
+
+def test_tokens_stay_as_long_as_the_rows_that_they_were_made_of(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
+    first = ingest_text(corpus(), key=["path"])
+    second = ingest_text(corpus(210), key=["path"])
+    old = make_token_table(first, SHARES, model(), tmp_path, embedded)
+    short = make_token_table(second, SHARES, model(max_tokens=16), tmp_path, embedded)
+    new = make_token_table(second, SHARES, model(), tmp_path, embedded)
+    soon = datetime.now(UTC)
+    later = soon + SUPERSEDED + timedelta(hours=1)
+    kept = {second.digest}
+    assert remove_derived(old.uri, kept, soon, dry_run=False).files == 0
+    assert remove_derived(old.uri, {first.digest, *kept}, later, dry_run=False).files == 0
+    assert remove_derived(old.uri, kept, later, dry_run=True).files == 1
+    assert remove_derived(old.uri, kept, later, dry_run=False).files == 1
+    for table in (short, new):
+        assert open_token_table(embedded, "t", table.fingerprint).version == table.version
+        assert rows_of(table)
+    assert remove_derived(old.tokenizer_uri, kept, later, dry_run=False).files == 0
+    assert old.tokenizer().digest == old.tokenizer_digest
+
+
+def test_tokens_whose_files_are_gone_are_made_again(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
+    snapshot = ingest_text(corpus(), key=["path"])
+    old = make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
+    make_token_table(snapshot, SHARES, model(max_tokens=16), tmp_path, embedded)
+    rows = rows_of(old)
+    later = datetime.now(UTC) + SUPERSEDED + timedelta(hours=1)
+    remove_derived(old.uri, (), later, dry_run=False)
+    with pytest.raises(InputError, match="there is no token table of 't'"):
+        open_token_table(embedded, "t", old.fingerprint)
+    again = make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
+    assert again.created
+    assert (again.version, again.fingerprint) == (2, old.fingerprint)
+    assert sorted(map(str, rows_of(again))) == sorted(map(str, rows))
+
+
+def test_the_tokens_of_a_forgotten_text_go_though_its_snapshot_is_an_earlier_one(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
+    secret = {"path": "secret.py", "text": "zebra = 'zebra zebra zebra'\n" * 9}
+    for rows in ([*corpus(), secret], corpus()):
+        snapshot = ingest_text(rows, key=["path"])
+        make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
+    assert versions(embedded, "tokens") == 2
+    forget(embedded, "t", ["secret.py"], lambda what: pytest.fail(what))
+    assert versions(embedded, "tokens") == versions(embedded, "tokenizers") == 0
+    assert make_token_table(snapshot, SHARES, model(), tmp_path, embedded).created
+    files = (file for file in Path(embedded.home).rglob("*") if file.is_file())
+    assert not [file for file in files if b"zebra" in file.read_bytes()]

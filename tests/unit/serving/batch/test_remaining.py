@@ -1,11 +1,14 @@
 """What is left to do after a dead run."""
 
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import pyarrow.fs
 
 from millrace.models.data.sources.find_files import File
 from millrace.serving.batch.input.input_pieces import TextPiece
-from millrace.serving.batch.input.reader import find_remaining, load_of
+from millrace.serving.batch.input.reader import RemainingRows, find_remaining, load_of
 from millrace.serving.batch.job import FILE_ROWS
 
 FILE = File(pyarrow.fs.LocalFileSystem(), "/in.csv", 100, None)
@@ -35,6 +38,22 @@ def test_a_piece_that_was_not_read_to_its_end_is_read_again() -> None:
     (again, *_) = find_remaining(PIECES, {}, rows((0, 0, 5)))
     assert again.piece.number == 0
     assert len(again.done) == 5
+
+
+def test_a_task_with_many_done_rows_is_small_and_has_the_name_that_ray_asks_for() -> None:
+    """Ray 2.60 asks a task of more than 1 MiB for its function's name, in order to warn."""
+    count = 2_000_000
+    done = np.delete(np.arange(count) + FILE_ROWS, [7, 1_000_000])
+    left = find_remaining(PIECES[1:2], {}, done)
+    job: Any = None
+    (task,) = RemainingRows("in.csv", left, job, job).get_read_tasks(4)
+    assert task.read_fn.__name__ == "_read_pieces"
+    sent = cloudpickle.dumps(task)
+    assert len(sent) < 2**20
+    (again,) = cloudpickle.loads(sent).read_fn.args[1]
+    assert again.piece == left[0].piece
+    assert again.done.dtype == np.int64
+    assert np.array_equal(again.done, done)
 
 
 def test_an_empty_piece_is_done_once_it_was_read() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import deltalake
@@ -20,9 +21,13 @@ import pytest
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.data.erase_bad_rows import by_dead_letter
+from millrace.models.data.erasure import Erasure
 from millrace.models.data.schema import Column
+from millrace.models.data.snapshot_use import hold_erasure
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.commit import Partition, committed_dates
+from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.input.row_lineage import find_origins, read_seen
 from millrace.serving.batch.job import FILE_ROWS
@@ -550,3 +555,30 @@ def test_rows_a_second_are_those_of_the_output(tmp_path: Path, run: Run) -> None
     report = run(tmp_path / "r.csv", str(tmp_path / "table"))
     assert report.scored == 1
     assert report.rows_per_second == pytest.approx(1 / report.seconds)
+
+
+def test_a_job_begins_when_rows_are_erased(tmp_path: Path, run: Run) -> None:
+    table = tmp_path / "table"
+    (tmp_path / "r.csv").write_text(f"{HEADER}1,2,0,x\n")
+    with hold_erasure(str(table)):
+        beginning = Thread(target=run, args=(tmp_path / "r.csv", str(table)))
+        beginning.start()
+        beginning.join(0.5)
+        assert beginning.is_alive()
+        assert held(table) == []
+    beginning.join()
+    assert len(held(table)) == 1
+
+
+def test_a_job_whose_rows_were_all_forgotten_is_not_scored_again(tmp_path: Path, run: Run) -> None:
+    table = str(tmp_path / "table")
+    (tmp_path / "r.csv").write_text(f"{HEADER}1,2,0,x\n3,oops,0,x\n")
+    first = run(tmp_path / "r.csv", table)
+    tables = BatchTables(table, f"{table}-dead")
+    erasures = Erasure.by_value("_key", ["1"]), by_dead_letter(["3"], {"id": None})
+    predictions, letters = forget_in_batches(tables, *erasures, lambda what: pytest.fail(what))
+    assert (predictions.rows, letters.rows) == (1, 1)
+    again = run(tmp_path / "r.csv", table)
+    assert (again.unchanged, again.fingerprint) == (True, first.fingerprint)
+    assert held(Path(table)) == held(Path(f"{table}-dead")) == []
+    assert committed_dates(table) == {first.date}

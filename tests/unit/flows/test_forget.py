@@ -1,0 +1,97 @@
+"""`forget` reads keys as they are, and says which of them have no row."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from millrace.flows.cli import main
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.data.ingest import ingest
+
+Rows = Callable[[str], Path]
+
+
+@pytest.fixture
+def ingested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """Return what ingests rows, of which those without x are bad, and returns the pipeline file."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("MILLRACE_HOME", str(home))
+    file = tmp_path / "p.yaml"
+    dataset = {"source": "r.csv", "target": "y", "key": ["id"], "max_quarantine": 0.6}
+    dataset["columns"] = {"id": {"type": "string"}, "x": {"type": "float"}}
+    file.write_text(yaml.safe_dump({"name": "t", "dataset": dataset}))
+
+    def write(rows: str) -> Path:
+        (tmp_path / "r.csv").write_text(f"id,x,y\n{rows}")
+        ingest(load_pipeline(file), Installation(home, "", str(home / "tables")).prepared())
+        return file
+
+    return write
+
+
+GOOD = "".join(f"{key},{n},{n % 2}\n" for n, key in enumerate(["a", "b", "c\u2028c", "d", "e"]))
+
+
+def forget(*options: str) -> tuple[str, str]:
+    done = CliRunner().invoke(main.make_app(), ["forget", "t", *options])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout, done.stderr
+
+
+def as_json(*options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(forget(*options, "--json")[0])
+    return found
+
+
+def test_the_lines_of_a_file_are_keys_as_they_are(ingested: Rows, tmp_path: Path) -> None:
+    ingested(GOOD)
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(b"\xef\xbb\xbfa\r\n\r\n" + "c\u2028c\nunknown\n".encode())
+    found = as_json("--keys-from", str(keys))
+    assert (found["keys"], found["missing"], found["failed"]) == (3, ["unknown"], [])
+    assert [each["rows"] for each in found["tables"]] == [2, 0, 0, 0]
+    assert [each["files"] for each in found["tables"]] == [1, 0, 0, 0]
+
+
+def test_a_key_without_a_row_is_named(ingested: Rows) -> None:
+    ingested(GOOD)
+    _, err = forget("--key", "a", "--key", "A", "--dry-run")
+    assert "keys without a row: A" in err
+
+
+def test_an_unset_variable_is_refused(ingested: Rows) -> None:
+    ingested(GOOD)
+    with pytest.raises(InputError, match="a key is empty"):
+        forget("--key", "")
+
+
+def test_a_file_that_is_no_text_is_refused_with_a_next_step(ingested: Rows, tmp_path: Path) -> None:
+    ingested(GOOD)
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read") as raised:
+        forget("--keys-from", str(keys))
+    assert "CSV UTF-8" in str(raised.value)
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_a_quarantine_alone_is_searched_by_the_columns_that_are_declared(
+    ingested: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_file: bool
+) -> None:
+    with pytest.raises(InputError, match="are bad"):
+        ingested("a,,0\nb,,1\nc,1,0\n")
+    if by_file:
+        monkeypatch.setenv("MILLRACE_PIPELINES", str(tmp_path / "*.yaml"))
+    else:
+        with pytest.raises(InputError, match="columns that make the key"):
+            forget("--key", "a")
+    found = as_json("--key", "a", *([] if by_file else ["--key-column", "id"]))
+    assert {each["table"]: each["rows"] for each in found["tables"]}["quarantine"] == 1
