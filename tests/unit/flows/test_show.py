@@ -146,7 +146,7 @@ def test_what_is_printed_as_json_has_no_paths(tmp_path: Path) -> None:
     made = Candidate("onnx-fp32", tmp_path / "model.onnx", "d")
     compared = Candidate("tensorrt-fp16", is_served=False, reason="no GPU")
     snapshot: Any = SimpleNamespace(
-        **dict.fromkeys(("name", "uri", "digest", "created", "files_read", "repeated_keys"), "x"),
+        **dict.fromkeys(("name", "uri", "digest", "created"), "x"),
         **dict.fromkeys(("version", "rows", "quarantined"), 0),
         reasons={},
         repeated_keys=3,

@@ -13,8 +13,10 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as module
 from millrace.models.data.erase_bad_rows import by_stored_row
-from millrace.models.data.erase_rows import erase_in_newest, scrub_files
+from millrace.models.data.erase_rows import erase_in_newest
 from millrace.models.data.files_read import describe_files
+from millrace.models.data.schema import Column
+from millrace.models.data.scrub_files import scrub_files
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources import arrow_source, csv_source, jsonl_source
 
@@ -120,8 +122,8 @@ def test_a_table_of_an_earlier_version_goes_on(tmp_path: Path, installation: Ins
     table = stored(installation)
     assert table["record"].null_count == len(BAD)
     assert len(table) == 2 * len(BAD) + 1
-    erasure = by_stored_row(["7.5"], ("x",))
-    assert erase_in_newest(uri, erasure) == 1
+    erasure = by_stored_row(["7.5"], {"x": Column("x", "float")})
+    assert erase_in_newest(uri, erasure).rows == 1
     scrub_files(uri, erasure)
     assert len(stored(installation)) == 2 * len(BAD)
 
