@@ -1,6 +1,7 @@
 """`millrace clean`: removes what the retention of pipeline files no longer keeps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,13 @@ from rich.filesize import decimal
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
+from millrace.flows.run_state import is_supervisor_alive
 from millrace.models.common.errors import InputError
+from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
+    from millrace.flows.settings import Settings
+    from millrace.models.common.installation import Installation
     from millrace.tasks.retention.cleaned import Cleaned
 
 
@@ -30,7 +35,7 @@ def clean(
 
     pipelines = [load_pipeline(file) for file in files or ()]
     chosen = prepare()
-    installation = chosen.installation()
+    installation = _with_scheduled(chosen)
     if not pipelines and not installation.pipeline_files:
         raise InputError(
             "there is no pipeline file whose retention says what to remove",
@@ -38,10 +43,10 @@ def clean(
             valid="at least one pipeline file",
             hint="name it: millrace clean FILE",
         )
-    from millrace.tasks.retention.clean import clean as remove
+    found = []
+    with console.reserve_stdout(), report_while("looking for what can be removed"):
+        from millrace.tasks.retention.clean import clean as remove
 
-    with console.reserve_stdout():
-        found = []
         for each in remove(pipelines, installation, dry_run=dry_run):
             for reason in each.skipped:
                 console.log.warning("%s: not removed: %s", each.subject, reason)
@@ -54,9 +59,30 @@ def clean(
         raise typer.Exit(1)
 
 
+def _with_scheduled(chosen: "Settings") -> "Installation":
+    """Return the installation with the pipeline files that a running `up` schedules.
+
+    Those of MILLRACE_PIPELINES are taken if it is set here.
+    """
+    from millrace.flows.deployments import schedule_state
+
+    installation = chosen.installation()
+    if "pipelines" in chosen.model_fields_set or not is_supervisor_alive(chosen.run):
+        return installation
+    patterns = schedule_state.read_patterns(chosen.run, installation.pipelines)
+    return replace(installation, pipelines=patterns)
+
+
 def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:
     rows = [
-        (each.model or "home", each.kind, _shorten(each.removed), _shorten_kept(each), _size(each))
+        (
+            each.model or "home",
+            each.kind,
+            # A list of what will be gone has to be whole.
+            ", ".join(each.removed) if dry_run else _shorten(each.removed),
+            _shorten_kept(each),
+            _size(each),
+        )
         for each in found
         if each.removed or each.kept or each.files
     ]

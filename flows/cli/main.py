@@ -41,6 +41,10 @@ COMMANDS = {
 """Where the function of each command is, or the `typer.Typer` of a command with subcommands."""
 
 
+REMOVING_COMMANDS = {"clean", "forget"}
+"""The commands that remove one thing after the other, so that a stopped one has removed some."""
+
+
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the command line with the named commands; only their modules are imported."""
     app = typer.Typer(
@@ -77,13 +81,22 @@ def _run_command(*, as_json: bool) -> None:
         make_app({*sys.argv[1:2]} & COMMANDS.keys() or COMMANDS)()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's exit code for Ctrl-C
-            report("stopped; nothing unfinished was published")
+            report(_describe_stop())
         raise
+    except KeyboardInterrupt:  # while typer was still being set up
+        report(_describe_stop())
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # A `MillraceError`, a known error of an external tool, or else a bug in Millrace.
         reported = explain_external_error(error) or _unexpected_error(error)
         console.print_error(reported, as_json=as_json)
         sys.exit(reported.exit_code)
+
+
+def _describe_stop() -> str:
+    if {*sys.argv[1:2]} & REMOVING_COMMANDS:
+        return "stopped; what was removed stays removed: run the same command again for the rest"
+    return "stopped; nothing unfinished was published"
 
 
 def _unexpected_error(error: Exception) -> MillraceError:

@@ -6,6 +6,7 @@ import typer
 
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import AsJson, prepare
+from millrace.models.common.slow_step import report_while
 
 
 def lineage(
@@ -33,10 +34,10 @@ def certify(
 ) -> None:
     """Certify the live version on the test split and on its golden rows (or golden prompts)."""
     chosen = prepare()
-    from millrace.flows.cli import show
-    from millrace.tasks.export import certify_live
+    with console.reserve_stdout(), report_while("certifying"):
+        from millrace.flows.cli import show
+        from millrace.tasks.export import certify_live
 
-    with console.reserve_stdout():
         found = certify_live(chosen.installation(), model)
     console.print_json(found) if as_json else show.show_certified(found)
     if found.faults:

@@ -93,7 +93,7 @@ def _read_limits(root: Path, path: str, name: str) -> list[int]:
     return limits
 
 
-def measure_other_load(seconds: float = 1.0) -> float:
+def measure_other_load(seconds: float = 0.5) -> float:
     """Return the share of all cores that other processes use over the next seconds, 0 to 1.
 
     This process and all of its descendants are left out.

@@ -1,3 +1,4 @@
+import fcntl
 import json
 import os
 import subprocess
@@ -8,8 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from millrace.flows import settings
 from millrace.flows.clean_up import clean_up
+from millrace.flows.cli.clean import _with_scheduled
 from millrace.flows.cli.main import make_app
+from millrace.flows.deployments import schedule_state
+from millrace.flows.run_state import LOCK
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.log_files import hold_log, is_log_in_use
@@ -185,6 +190,21 @@ def test_a_command_that_could_not_remove_something_fails_after_the_rest(
     assert result.exit_code == 1, result.output
     subjects = [each["kind"] for each in json.loads(result.stdout)["cleaned"]]
     assert subjects[:2] == ["pipeline files", "versions"]
+
+
+def test_without_a_file_it_cleans_what_a_running_up_schedules(
+    shared: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(tmp_path, "whole", predictions=30)
+    set_environment(monkeypatch, shared, tmp_path)
+    monkeypatch.delenv("MILLRACE_PIPELINES")
+    monkeypatch.chdir(tmp_path)  # which has no default pipeline file
+    chosen = settings.load()
+    schedule_state.write_patterns(chosen.run, (str(tmp_path / "*.yaml"),))
+    assert _with_scheduled(chosen).pipeline_files == ()
+    with (chosen.run / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [file.name for file in _with_scheduled(chosen).pipeline_files] == ["whole.yaml"]
 
 
 def test_the_weekly_flow_fails_after_the_rest_and_says_what_was_not_removed(
