@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -47,7 +48,7 @@ def run_in_child(
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
-    parent = os.getpid()
+    parent, started = os.getpid(), time.time()
     # A signal that arrives before the parent can forward it stays pending.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGTSTP})
     child = os.fork()
@@ -64,7 +65,9 @@ def run_in_child(
     code = os.waitstatus_to_exitcode(status)
     has_reported = os.read(read, 1) == REPORTED
     os.close(read)
-    error = None if has_reported or code == 0 else describe_end(code, _read_last_words(child))
+    error = None
+    if not has_reported and code != 0:
+        error = describe_end(code, _read_last_words(child, started))
     if error is not None:
         report(error)
         sys.stdout.flush()  # `clean_up` may take a while
@@ -162,11 +165,17 @@ def _die_by(signum: int) -> NoReturn:
     os._exit(128 + signum)
 
 
-def _read_last_words(child: int) -> str:
-    """Return the last log line of Ray's core in the child, without its prefix; may be empty."""
+def _read_last_words(child: int, started: float) -> str:
+    """Return the last log line of Ray's core in the child, without its prefix; may be empty.
+
+    Args:
+        child: the process id, which an earlier command may have had as well.
+        started: when the child started, in seconds since the epoch.
+    """
     lines: list[str] = []
     name = f"session_*/logs/python-core-driver-*_{child}.log"
     for log in (log for folder in ray_folders() for log in folder.glob(name)):
         with suppress(OSError):  # it may be gone
-            lines += log.read_bytes()[-LOG_BYTES:].decode(errors="replace").splitlines()
+            if log.stat().st_mtime >= started:
+                lines += log.read_bytes()[-LOG_BYTES:].decode(errors="replace").splitlines()
     return lines[-1].rpartition("] ")[2].strip()[:300] if lines else ""
