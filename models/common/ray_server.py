@@ -10,7 +10,9 @@ for it.
 """
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,6 +66,11 @@ class RayServer:
         self._parent = os.getppid()
         self._is_stopping = False
         self._last_use = time.time()
+        self._woken, wakes = socket.socketpair()
+        for end in (self._woken, wakes):
+            end.setblocking(False)
+        self._wakes = wakes
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
 
     def stop(self, signum: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
         """Ask `serve` to end; may be called as a signal handler."""
@@ -88,7 +95,9 @@ class RayServer:
             while not self._is_stopping and not self._withdraw_if_idle():
                 if dead := node.dead_names():
                     raise WorkError("a process of Ray died", seen=", ".join(dead))
-                time.sleep(CHECK_SECONDS)
+                select.select(
+                    [self._woken], [], [], CHECK_SECONDS
+                )  # a sleep would outlast a signal
         finally:
             self._warm.ready.unlink(missing_ok=True)
             if node is not None:
