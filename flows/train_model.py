@@ -22,6 +22,7 @@ from millrace.models.data.snapshot_use import hold_ingested
 from millrace.models.data.snapshots import DATASETS, Snapshot
 from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
+from millrace.models.registry.mlflow_registry import prepare_registration
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
 from millrace.models.training.training_imports import TRAINING_IMPORTS
@@ -142,6 +143,7 @@ def _train_and_register(
     run: TrackedRun,
 ) -> TrainOutcome:
     prepared = prepare_training(kind, pipeline, installation, snapshot, run)
+    prepare_registration()
     trained = train_on_ray(kind, installation, prepared, run)
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))

@@ -8,8 +8,10 @@ digests are checked when the version is registered and whenever it is fetched.
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
@@ -40,6 +42,21 @@ log = logging.getLogger("millrace")
 LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
 """A function that logs a model's files and evidence to a run, and returns MLflow's `ModelInfo`."""
 _TAG_LENGTH = 5000
+
+
+def prepare_registration() -> None:
+    """Begin to list the installed packages, in a thread.
+
+    MLflow does it when it logs the first model of a process, to check the model's requirements, and
+    takes more than a second. A training that waits for its workers has that time.
+    """
+    from mlflow.utils import requirements_utils
+
+    def list_packages() -> None:
+        with suppress(Exception):  # then MLflow does it itself
+            requirements_utils._init_modules_to_packages_map()  # type: ignore[no-untyped-call]
+
+    Thread(target=list_packages, name="list-packages", daemon=True).start()
 
 
 @dataclass(frozen=True)
