@@ -17,7 +17,7 @@ RETENTION = "retention: {snapshots: 3}"
 NIGHT = f"""{INGEST}
 from millrace.tasks.retention.clean import clean
 began = time.perf_counter()
-list(clean([load_pipeline(Path(sys.argv[1]))], installation, ()))
+list(clean([load_pipeline(Path(sys.argv[1]))], installation))
 print(time.perf_counter() - began)
 """
 
