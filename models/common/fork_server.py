@@ -12,7 +12,6 @@ The socket's folder must be private: whoever connects runs programs as this user
 with the process that started it.
 """
 
-import array
 import atexit
 import ctypes
 import gc
@@ -77,7 +76,6 @@ class ForkServer:
     clients: dict[int, socket.socket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._parent = os.getppid()
         self._read = read_by_imports(os.environ)
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -93,7 +91,7 @@ class ForkServer:
         Args:
             until_idle: return None in the server as soon as nothing waits.
         """
-        while os.getppid() == self._parent:
+        while True:
             ready = self._selector.select(0 if until_idle else None)
             for key, _ in ready:
                 if key.fileobj is self.listener:
@@ -106,7 +104,6 @@ class ForkServer:
                     self._drop(key.data)
             if until_idle and not ready:
                 return None
-        return None
 
     def _accept(self) -> Request | None:
         """Fork for one client; return its request in the child, None in the server."""
@@ -201,12 +198,7 @@ def receive(client: socket.socket) -> tuple[Request, list[int]]:
     Raises:
         ValueError: it is no request.
     """
-    found = array.array("i")
-    head, parts, _, _ = client.recvmsg(HEADER, socket.CMSG_LEN(FDS * found.itemsize))
-    for level, kind, data in parts:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    fds = list(found)
+    head, fds, _, _ = socket.recv_fds(client, HEADER, FDS)
     try:
         if len(fds) != FDS or len(head) != HEADER:
             raise ValueError("a request begins with its length and three files")

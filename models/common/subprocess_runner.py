@@ -81,13 +81,8 @@ def run_in_subprocess(
             stderr.
         TransientError: the program was killed, and `retry_killed` is true.
     """
-    command = [sys.executable, "-P", "-m", RUNNER]
-    if may_fork and FORK_SERVER in os.environ:
-        command = [sys.executable, "-ISB", fork_client.__file__, os.environ[FORK_SERVER], RUNNER]
-    if python is not None:
-        command = [str(python), "-P", "-c", BOOTSTRAP, str(ROOT)]
     process = subprocess.Popen(
-        [*command, str(limits.memory), program, *map(str, arguments)],
+        [*_runner(python, may_fork), str(limits.memory), program, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -110,6 +105,15 @@ def run_in_subprocess(
     if process.returncode:
         raise WorkError(describe_exit(process.returncode, errors.decode(errors="replace"), what))
     return out
+
+
+def _runner(python: Path | None, may_fork: bool) -> list[str]:
+    """Return the command that runs `main` of this module."""
+    if python is not None:
+        return [str(python), "-P", "-c", BOOTSTRAP, str(ROOT)]
+    if may_fork and FORK_SERVER in os.environ:
+        return [sys.executable, "-ISB", fork_client.__file__, os.environ[FORK_SERVER], RUNNER]
+    return [sys.executable, "-P", "-m", RUNNER]
 
 
 def describe_exit(status: int, errors: str, what: str = "it") -> str:
