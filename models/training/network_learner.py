@@ -59,10 +59,13 @@ class NetworkLearner:
         self.network = network.to(device)
         self.wrapped: nn.Module = ray.train.torch.prepare_model(
             self.network,
-            parallel_strategy_kwargs={"find_unused_parameters": recipe.find_unused_parameters},
+            parallel_strategy_kwargs={
+                "find_unused_parameters": recipe.find_unused_parameters,
+                "forward_sync_buffers": has_changing_buffers(self.network),
+            },
         )
         self.optimizer = AdamW(
-            parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate
+            parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate, fused=True
         )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-recipe.train_rows // (spec.batch_rows * world_size))
@@ -137,6 +140,15 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
         {"params": [each for each in parameters if each.ndim > 1], "weight_decay": weight_decay},
         {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
     ]
+
+
+def has_changing_buffers(network: Network) -> bool:
+    """Return whether a step may change a buffer of the network, for example a running mean.
+
+    DDP broadcasts the buffers before each step, which takes a fifth of a small network's epoch. The
+    mean and the scale of the columns are the same on all workers, and stay so.
+    """
+    return any(True for _ in network.net.buffers())
 
 
 def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:

@@ -4,7 +4,10 @@ from torch import Tensor, nn
 
 from millrace.models.families.network import Network
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.training.network_learner import leaves_parameters_unused
+from millrace.models.training.network_learner import (
+    has_changing_buffers,
+    leaves_parameters_unused,
+)
 
 NUMBERS = Encoding((Feature("a", "number"), Feature("b", "number")), "t", ("no", "yes"))
 
@@ -40,3 +43,10 @@ def test_trying_changes_neither_the_network_nor_the_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_ddp_sends_buffers_only_if_a_step_can_change_one() -> None:
+    """The mean and the scale of the columns are buffers too, and never change."""
+    assert not has_changing_buffers(Network(NUMBERS, nn.Linear(2, 1)))
+    normed = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    assert has_changing_buffers(Network(NUMBERS, normed))
