@@ -181,8 +181,8 @@ def test_the_artifacts_of_a_run_go_and_its_metrics_stay(
 def test_nothing_is_deleted_outside_of_the_own_folder(
     make: Callable[[str], Made], stored: StoredRuns, removal: Removal, tmp_path: Path
 ) -> None:
-    made = make("foreign")
-    (run,) = stored.list_runs(["foreign"], "")
+    made = make("outside")
+    (run,) = stored.list_runs(["outside"], "")
     theirs = tmp_path / run.info.run_id / "artifacts"
     theirs.mkdir(parents=True)
     moved = Removal(replace(stored, artifacts=stored.artifacts.parent / "elsewhere"))
@@ -190,7 +190,7 @@ def test_nothing_is_deleted_outside_of_the_own_folder(
         moved.remove_artifacts(run, "2026-01-01T00:00:00")
     with pytest.raises(InputError, match="does not delete anything"):
         moved.remove_version(made.version)
-    assert numbers_of(stored, "foreign") == [1]
+    assert numbers_of(stored, "outside") == [1]
     run.info._artifact_uri = str(stored.artifacts)
     with pytest.raises(InputError, match="does not delete anything"):
         removal.remove_artifacts(run, "2026-01-01T00:00:00")
