@@ -101,6 +101,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@$(PIP) -c constraints.txt -e .
 	@mkdir -p .venv/src/millrace
 	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
+	@$(BIN)/python -m millrace.flows.services.prefect_database
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"
 

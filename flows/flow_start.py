@@ -1,6 +1,6 @@
 """Runs a Prefect flow from a command, and reports its start, which is silent and may take long.
 
-Without `millrace up` Prefect starts a temporary server first, which migrates its database.
+Without `millrace up` a temporary server of Prefect starts first, which migrates its database.
 """
 
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from prefect import Flow
 
+from millrace.flows.services.temporary_prefect import wait_for_server
 from millrace.models.common.slow_step import report_while
 
 P = ParamSpec("P")
@@ -33,5 +34,6 @@ def run_flow(flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
     with start:
         start.enter_context(report_while("starting Prefect's flow"))
+        wait_for_server()
         started = flow.with_options(on_running=[end_start])
         return started(*args, **kwargs)

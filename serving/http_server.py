@@ -1,6 +1,7 @@
 """Runs an ASGI application in uvicorn, with less to do while nobody asks."""
 
 import asyncio
+import socket
 import sys
 from contextlib import suppress
 from typing import Any
@@ -27,13 +28,14 @@ class IdleServer(uvicorn.Server):
             await asyncio.sleep(TICK_SECONDS)
 
 
-def run_server(app: Any, **options: Any) -> None:
+def run_server(app: Any, sockets: list[socket.socket] | None = None, **options: Any) -> None:
     """Serve until SIGTERM or Ctrl-C, and finish the requests in flight.
 
     After Ctrl-C it returns. SIGTERM then ends the process, as if there were no server.
 
     Args:
         app: the ASGI application.
+        sockets: bound sockets to serve on, instead of a host and a port in `options`.
         options: the options of `uvicorn.Config`.
 
     Raises:
@@ -41,6 +43,6 @@ def run_server(app: Any, **options: Any) -> None:
     """
     server = IdleServer(uvicorn.Config(app, **options))
     with suppress(KeyboardInterrupt):  # uvicorn sends the signal again once it has stopped
-        server.run()
+        server.run(sockets)
     if not server.started:
         sys.exit(3)

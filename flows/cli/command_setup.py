@@ -64,10 +64,10 @@ def prepare(
         require_prefect = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
         run_state.wait_for_start(chosen.run, api, partial(require_prefect, f"{api}/health"))
     elif is_flow:
-        from millrace.flows.services import prefect_server
+        from millrace.flows.services import temporary_prefect
 
-        prefect_server.end_orphaned_servers(str(chosen.home))
-        prefect_server.guard_temporary_server()
+        temporary_prefect.end_orphaned_servers(str(chosen.home))
+        temporary_prefect.begin_server(chosen.installation().logs / "prefect-temporary.log")
     if is_flow:
         end_left_runs()
     console.redirect_native_stderr(chosen.installation().logs / "native.log")

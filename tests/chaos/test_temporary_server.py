@@ -13,12 +13,12 @@ import httpx
 import psutil
 import pytest
 
-from millrace.flows.services.prefect_server import (
+from millrace.flows.services.processes import find_marked, is_running
+from millrace.flows.services.temporary_prefect import (
     COMMAND_VARIABLE,
     TEMPORARY_VARIABLE,
     end_orphaned_servers,
 )
-from millrace.flows.services.processes import find_marked, is_running
 from tests.integration.conftest import EXAMPLES, Home, make_home
 
 
@@ -90,10 +90,11 @@ def test_a_temporary_server_asks_for_the_login_and_for_its_own_name(tmp_path: Pa
     try:
         wait_for(lambda: servers_of(command))
         (server,) = servers_of(command)
-        words = server.cmdline()
-        port = words[words.index("--port") + 1]
         login = (home.path / "run" / "prefect.login").read_text()
-        assert not any(login.split(":")[1] in word for word in words)
+        assert not any(login.split(":")[1] in word for word in server.cmdline())
+        os.kill(command.pid, signal.SIGSTOP)  # it must not be done before it was asked
+        wait_for(lambda: server.net_connections("tcp4"))
+        (port,) = {each.laddr.port for each in server.net_connections("tcp4")}
         answers: list[int] = []
 
         def asked(**more: Any) -> bool:
@@ -102,7 +103,6 @@ def test_a_temporary_server_asks_for_the_login_and_for_its_own_name(tmp_path: Pa
                 answers.append(httpx.get(url, trust_env=False, timeout=30, **more).status_code)
             return bool(answers)
 
-        os.kill(command.pid, signal.SIGSTOP)  # it must not be done before it was asked
         wait_for(asked)
         asked(headers={"Host": f"evil.example:{port}"})
         assert answers == [401, 421]
