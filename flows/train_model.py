@@ -13,8 +13,8 @@ from millrace.export.candidate import AnyCandidate
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
+from millrace.flows.training_start import connect_for_training
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
@@ -25,7 +25,6 @@ from millrace.models.registry.gates import Promotion
 from millrace.models.registry.mlflow_registry import prepare_registration
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
-from millrace.models.training.training_imports import TRAINING_IMPORTS
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
@@ -106,15 +105,13 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, installation)
     with (
+        connect_for_training(chosen, pipeline),
         hold_ingested(
             installation.table(DATASETS, pipeline.name),
             partial(ingest_dataset, pipeline, installation),
         ) as snapshot,
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
-        connect_to_ray(
-            installation.ray_address, pipeline.training.num_workers, warm, TRAINING_IMPORTS
-        ),
         weights_named(installation, run),
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))

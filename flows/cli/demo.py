@@ -13,9 +13,9 @@ from millrace.flows.flow_start import run_flow
 from millrace.flows.release_model import release_model
 from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
+from millrace.flows.training_start import connect_for_training, training_begun
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -53,7 +53,8 @@ def run_demo(file: Path) -> DemoSummary:
     # Ray is started first, because it forks: while threads of a gRPC client run, a fork may hang
     # before its exec. The flows use this connection, also where it is to the Ray of `millrace up`.
     with (
-        connect_to_ray(installation.ray_address, pipeline.training.num_workers, chosen.warm_ray()),
+        training_begun(chosen, file),
+        connect_for_training(chosen, pipeline),
         triton_for(installation),
     ):
         training: TrainOutcome = run_flow(train_model, str(file))

@@ -87,9 +87,11 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
         from millrace.flows.cli import show
         from millrace.flows.flow_start import run_flow
         from millrace.flows.train_model import train_model
+        from millrace.flows.training_start import training_begun
 
-    with console.reserve_stdout():
-        outcome = run_flow(train_model, str(file.resolve()), list(set_ or ()))
+    overrides = list(set_ or ())
+    with console.reserve_stdout(), training_begun(chosen, file, overrides):
+        outcome = run_flow(train_model, str(file.resolve()), overrides)
     if as_json:
         console.print_json(outcome)
     else:

@@ -32,12 +32,39 @@ def fork(
 ) -> socket.socket | None:
     """Have a program started, and return the connection to the server; None if it was not started.
 
+    The arguments are those of `ask`, and the program gets this process's stdin, stdout and stderr.
+    """
+    server = ask(path, program, arguments, environment, waits=waits)
+    if server is None:
+        return None
+    try:
+        if server.recv(1) == FORKED:
+            server.settimeout(None)
+            return server
+    except OSError:
+        pass
+    server.close()
+    return None
+
+
+def ask(
+    path: str,
+    program: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    waits: bool,
+    files: Sequence[int] = (0, 1, 2),
+) -> socket.socket | None:
+    """Ask for the start of a program, and return the connection; None if the server is gone.
+
     Args:
         path: the server's socket.
         program: a Python file, or the name of a module.
         arguments: its arguments.
         environment: all its environment variables.
         waits: whether the program is killed when the connection is closed.
+        files: the descriptors of its stdin, stdout and stderr.
     """
     request = {
         "program": program,
@@ -51,15 +78,12 @@ def fork(
     try:
         server.settimeout(ANSWER_SECONDS)
         server.connect(path)
-        socket.send_fds(server, [len(body).to_bytes(8, "big")], [0, 1, 2])
+        socket.send_fds(server, [len(body).to_bytes(8, "big")], list(files))
         server.sendall(body)
-        if server.recv(1) == FORKED:
-            server.settimeout(None)
-            return server
+        return server
     except OSError:
-        pass
-    server.close()
-    return None
+        server.close()
+        return None
 
 
 def main() -> None:

@@ -40,6 +40,8 @@ READ_BY_IMPORTS = (
     *("TORCH", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MALLOC_"),
 )
 """Prefixes of variables that Python or a library reads when it starts or is imported."""
+READ_BY_RAY = ("RAY_",)
+"""Prefixes of variables that Ray reads when it is imported."""
 REQUEST_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
 
@@ -76,10 +78,11 @@ class ForkServer:
     clients: dict[int, socket.socket] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._read = read_by_imports(os.environ)
+        self._began_with = dict(os.environ)
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakes = wakes
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         self._selector.register(self.listener, selectors.EVENT_READ)
@@ -114,9 +117,12 @@ class ForkServer:
         except (OSError, ValueError, TypeError):
             client.close()
             return None
-        read = read_by_imports(request.environment)
-        if read != self._read:
-            different = sorted({name for name, _ in read.items() ^ self._read.items()})
+        ours, read = (
+            read_by_imports(each, has_ray="ray" in sys.modules)
+            for each in (self._began_with, request.environment)
+        )
+        if read != ours:
+            different = sorted({name for name, _ in read.items() ^ ours.items()})
             sys.stderr.write(f"not forked: other {', '.join(different)}\n")
             _answer(client, REFUSED)
             _close(client, fds)
@@ -187,9 +193,15 @@ def _close(client: socket.socket | None, fds: list[int]) -> None:
         os.close(fd)
 
 
-def read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a forked program cannot change, because they were read before."""
-    return {name: value for name, value in environment.items() if name.startswith(READ_BY_IMPORTS)}
+def read_by_imports(environment: Mapping[str, str], *, has_ray: bool) -> dict[str, str]:
+    """Return the variables that a forked program cannot change, because they were read before.
+
+    Args:
+        environment: environment variables.
+        has_ray: whether Ray was imported.
+    """
+    read = (*READ_BY_IMPORTS, *(READ_BY_RAY if has_ray else ()))
+    return {name: value for name, value in environment.items() if name.startswith(read)}
 
 
 def receive(client: socket.socket) -> tuple[Request, list[int]]:
@@ -222,6 +234,15 @@ def end_with_parent() -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def listen(path: str) -> socket.socket:
+    """Return a socket for clients, which only this user may connect to."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    Path(path).chmod(0o600)
+    listener.listen()
+    return listener
+
+
 def run(request: Request) -> NoReturn:
     """Run a program in this process, and end it.
 
@@ -251,13 +272,8 @@ def run(request: Request) -> NoReturn:
 def main() -> None:
     """Import the modules on the command line, and fork for every client meanwhile and after it."""
     path, *modules = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    Path(path).chmod(0o600)
-    listener.listen()
-    server = ForkServer(listener)
+    server = ForkServer(listen(path))
     for module in modules:
         try:
             importlib.import_module(module)

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Self
 
 import ray
@@ -11,19 +13,31 @@ import ray.data
 
 from millrace.models.common.embedded_ray import take_embedded
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.fork_client import FORK_SERVER
+from millrace.models.common.fork_client import FORK_SERVER, ask
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
-from millrace.models.common.ray_worker import job_file
+from millrace.models.common.ray_worker import (
+    JOB,
+    RAYLET,
+    job_file,
+    job_server,
+    worker_environment,
+)
 from millrace.models.common.reachable import require_tcp
 from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
+
+JOB_SERVER = "millrace.models.common.job_fork_server"
 
 log = logging.getLogger("millrace")
 
 
 @contextmanager
 def connect_to_ray(
-    address: str, processes: int, warm: WarmRay | None = None, imports: Sequence[str] = ()
+    address: str,
+    processes: int,
+    warm: WarmRay | None = None,
+    imports: Sequence[str] = (),
+    job_imports: Sequence[str] = (),
 ) -> Iterator[None]:
     """Connect to Ray while the block runs.
 
@@ -35,6 +49,8 @@ def connect_to_ray(
         processes: number of workers or actors, each of which reserves one CPU.
         warm: the Ray of `millrace up`, used instead of an embedded one if it can be.
         imports: modules that the workers of an embedded Ray need.
+        job_imports: modules that they need as well, and that import Ray. If the workers are forks,
+            these modules are imported once for all of them, from now on.
 
     Raises:
         InputError: the address is that of a Jobs API.
@@ -59,9 +75,9 @@ def connect_to_ray(
             opened.callback(ray.shutdown)
         else:
             if warm is not None:
-                joined = opened.enter_context(_join_warm(warm, processes))
+                joined = opened.enter_context(_join_warm(warm, processes, job_imports))
             if joined is None:
-                _join_embedded(processes, imports, opened)
+                _join_embedded(processes, imports, job_imports, opened)
         _configure_data(joined.cpus if joined else None)
         yield
 
@@ -94,7 +110,9 @@ class RaySession:
 
 
 @contextmanager
-def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
+def _join_warm(
+    warm: WarmRay, processes: int, job_imports: Sequence[str]
+) -> Iterator[ReadyRay | None]:
     """Connect to the Ray of `millrace up`, and disconnect at the end of the block.
 
     Yield None if this Ray cannot be used: it is too small, all shares are taken, it does not start,
@@ -106,7 +124,7 @@ def _join_warm(warm: WarmRay, processes: int) -> Iterator[ReadyRay | None]:
         if not has_share:
             log.info("the Ray of `millrace up` is in full use; starting another one")
         try:
-            with _forks_from(found.fork_server if found else ""):
+            with _forks_from(found, job, job_imports) if found else nullcontext():
                 yield found
         finally:
             if found is not None:
@@ -138,28 +156,47 @@ def _connect_warm(warm: WarmRay, processes: int) -> ReadyRay | None:
     return found
 
 
-def _join_embedded(processes: int, imports: Sequence[str], opened: ExitStack) -> None:
+def _join_embedded(
+    processes: int, imports: Sequence[str], job_imports: Sequence[str], opened: ExitStack
+) -> None:
     """Connect to a Ray of this command alone, which ends when the stack is closed."""
     embedded = take_embedded(processes, imports)
     opened.callback(embedded.close)
     found = embedded.wait_until_ready()
     _init(found.address)
-    embedded.warm.write_job(ray.get_runtime_context().get_job_id())
-    opened.enter_context(_forks_from(found.fork_server))
+    job = ray.get_runtime_context().get_job_id()
+    embedded.warm.write_job(job)
+    opened.enter_context(_forks_from(found, job, job_imports))
     opened.callback(ray.shutdown)
 
 
 @contextmanager
-def _forks_from(fork_server: str) -> Iterator[None]:
-    """Have `run_in_subprocess` fork the server of this Ray while the block runs."""
-    if not fork_server:
+def _forks_from(found: ReadyRay, job: str, job_imports: Sequence[str]) -> Iterator[None]:
+    """Have `run_in_subprocess` fork the server of this Ray, and the workers that of their job."""
+    if not found.fork_server:
         yield
         return
-    os.environ[FORK_SERVER] = fork_server
-    try:
+    with ExitStack() as opened:
+        if job_imports and (server := _begin_job_server(found, job, job_imports)) is not None:
+            opened.callback(server.close)  # which ends it
+            opened.callback(Path(job_server(found.fork_server, job)).unlink, missing_ok=True)
+        os.environ[FORK_SERVER] = found.fork_server
+        opened.callback(os.environ.pop, FORK_SERVER, None)
         yield
-    finally:
-        os.environ.pop(FORK_SERVER, None)
+
+
+def _begin_job_server(found: ReadyRay, job: str, modules: Sequence[str]) -> "socket.socket | None":
+    """Begin to start a job's fork server, as a fork of the one that has no Ray, and not wait.
+
+    A worker that comes before it listens is a fork of the other one.
+    """
+    path = job_server(found.fork_server, job)
+    environment = worker_environment(os.environ, {JOB: job, RAYLET: str(found.raylet)})
+    with open(os.devnull) as nothing:
+        files = (nothing.fileno(), 2, 2)
+        return ask(
+            found.fork_server, JOB_SERVER, [path, *modules], environment, waits=True, files=files
+        )
 
 
 def _init(address: str) -> None:

@@ -21,6 +21,11 @@ from millrace.models.common.ray_folder import ray_folder
 class HeadNode(Node):  # type: ignore[misc, unused-ignore]
     """A head node without a dashboard."""
 
+    @property
+    def raylet_pid(self) -> int:
+        """The process id of the raylet."""
+        return int(self.all_processes["raylet"][0].process.pid)
+
     def dead_names(self) -> list[str]:
         """Return the names of its processes that died."""
         return [name for name, _ in self.dead_processes()]  # type: ignore[no-untyped-call]

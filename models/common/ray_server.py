@@ -91,7 +91,9 @@ class RayServer:
             node = start_ray(self._cpus)
             share = min(self._cpus, default_cpus(1))
             address, forks = str(node.gcs_address), os.environ.get(FORK_SERVER, "")
-            self._warm.write_ready(ReadyRay(os.getpid(), address, share, variables, forks))
+            self._warm.write_ready(
+                ReadyRay(os.getpid(), address, share, variables, forks, node.raylet_pid)
+            )
             while not self._is_stopping and not self._withdraw_if_idle():
                 if dead := node.dead_names():
                     raise WorkError("a process of Ray died", seen=", ".join(dead))

@@ -3,7 +3,8 @@
 Ray's workers inherit the environment and the folder of the process that started Ray. With the Ray
 of `up` that is the supervisor, which may have started days ago. So this program takes the
 environment and the current folder of the command that owns the job, and becomes Ray's own worker;
-or it has a `fork_server` start Ray's worker, which has imported its libraries already.
+or it has a `fork_server` start Ray's worker, which has imported its libraries already: that of its
+job, which has imported Ray too, or else that of its Ray.
 
 Ray's `runtime_env` does the same for variables, but it shows them in the arguments of a process,
 which every user of the machine can read, and starts one more Python for each worker.
@@ -24,7 +25,8 @@ WARM_RAY = "MILLRACE_RAY"
 MARK = "MILLRACE_SUPERVISED"
 """The mark by which `down` finds the worker; see `millrace.flows.settings`."""
 JOB = "RAY_JOB_ID"
-FROM_RAYLET = (JOB, "RAY_RAYLET_PID", MARK)
+RAYLET = "RAY_RAYLET_PID"
+FROM_RAYLET = (JOB, RAYLET, MARK)
 """Variables that each worker keeps from the raylet."""
 NOT_FOR_WORKERS = ("LD_PRELOAD",)
 """Variables that the raylet takes away from each worker."""
@@ -33,6 +35,16 @@ NOT_FOR_WORKERS = ("LD_PRELOAD",)
 def job_file(folder: Path, job: str) -> Path:
     """Return the file with the environment of a job's command, in the folder of its Ray."""
     return folder / "jobs" / f"{job}.json"
+
+
+def job_server(fork_server: str, job: str) -> str:
+    """Return the socket of a job's own fork server.
+
+    Args:
+        fork_server: the socket of the one that it is forked from.
+        job: the id of the job.
+    """
+    return f"{fork_server}-{job}"
 
 
 def worker_environment(command: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
@@ -63,8 +75,9 @@ def main() -> None:
     os.chdir(job["folder"])
     environment = worker_environment(job["environment"], os.environ)
     worker, arguments, server = find_ray_worker(), sys.argv[1:], os.environ.get(FORK_SERVER)
-    if server and fork(server, worker, arguments, environment, waits=False):
-        return
+    for each in (job_server(server, os.environ[JOB]), server) if server else ():
+        if fork(each, worker, arguments, environment, waits=False):
+            return
     os.execve(sys.executable, [sys.executable, worker, *arguments], environment)  # noqa: S606
 
 

@@ -104,6 +104,7 @@ class ReadyRay:
         cpus: the logical CPUs of one share.
         fingerprint: what its drivers must have in common with it.
         fork_server: the socket of the server that its workers are forked from; empty if none.
+        raylet: the process id of its raylet, which is the parent of its workers.
     """
 
     pid: int
@@ -111,6 +112,7 @@ class ReadyRay:
     cpus: int
     fingerprint: Fingerprint
     fork_server: str = ""
+    raylet: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace.flows import training_start
 from millrace.flows.cli import demo
 
 
@@ -28,9 +29,7 @@ def test_the_demo_connects_to_the_ray_of_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warm = object()
-    chosen = SimpleNamespace(
-        installation=lambda: SimpleNamespace(ray_address="local"), warm_ray=lambda: warm
-    )
+    chosen = SimpleNamespace(installation=lambda: None, ray_address="local", warm_ray=lambda: warm)
     given: list[object] = []
 
     class Connected(Exception):
@@ -42,7 +41,7 @@ def test_the_demo_connects_to_the_ray_of_up(
 
     monkeypatch.setattr(demo.settings, "load", lambda: chosen)
     monkeypatch.setattr(demo.tool_variables, "apply", lambda settings: settings)
-    monkeypatch.setattr(demo, "connect_to_ray", connect)
+    monkeypatch.setattr(training_start, "connect_to_ray", connect)
     file = tmp_path / "p.yaml"
     file.write_text("{name: m, dataset: {source: rows.csv, target: t}}")
     with pytest.raises(Connected):
