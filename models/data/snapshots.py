@@ -33,6 +33,8 @@ QUARANTINE = "quarantine"
 PREDICTIONS, DEAD_LETTERS = "predictions", "dead_letters"
 RETENTION, REMOVED = "_retention", "removed.json"
 """Folder in a dataset's table, and its file that says which snapshots have no rows any more."""
+SCAN_ROWS = 16_384
+"""Rows of a batch: all of a row group, unless its rows are large."""
 SAMPLED_GROUPS = 32
 OF_A_READING = ("bad_files", "line_breaks", "files_read")
 """What is known of a snapshot only by the ingestion that returned it."""
@@ -166,7 +168,7 @@ def scan(
     split_spec: SplitSpec | None = None,
     *,
     columns: Sequence[str] | None = None,
-    batch_rows: int = 4096,
+    batch_rows: int = SCAN_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a snapshot, or of one split of it.
 

@@ -204,8 +204,12 @@ class Encoding:
         """
         if self.tokenizer is not None:
             return self._tokenize(self.tokenizer, rows[self.features[0].name])
-        parts = [_encode_column(feature, rows[feature.name]) for feature in self.features]
-        return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+        encoded = np.empty((rows.num_rows, self.raw_width), np.float32)
+        start = 0
+        for feature in self.features:
+            encoded[:, start : start + feature.width] = _encode_column(feature, rows[feature.name])
+            start += feature.width
+        return encoded
 
     def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
         """Return the request for rows without errors: `features`, or `text`."""
@@ -289,7 +293,8 @@ class _Moments:
         self.count, self.total, self.squares = 0, 0.0, 0.0
 
     def add(self, values: Array) -> None:
-        finite = values[np.isfinite(values)].astype(np.float64)
+        is_finite = np.isfinite(values)
+        finite = (values if is_finite.all() else values[is_finite]).astype(np.float64)
         self.count += finite.size
         self.total += float(finite.sum())
         self.squares += float(np.square(finite).sum())
@@ -376,10 +381,11 @@ def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Arra
     read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]))
     if feature.kind == "vector":
         return _flatten(read, feature.width)
-    numbers = read.values.to_numpy(zero_copy_only=False)
+    numbers: Array = read.values.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are reported
         encoded = numbers.astype(np.float32)
-    return np.where(read.unparsable, np.float32("inf"), encoded)[:, None]
+    encoded[read.unparsable] = np.inf
+    return encoded[:, None]
 
 
 def _flatten(read: Cast, width: int) -> Array:
