@@ -79,10 +79,10 @@ def _train_epochs(rank: int, workers: int, plain: PlainJob) -> None:
     objective = objective_of(job.encoding)
     network = build_network(job.model, job.folder, job.encoding, objective)
     ddp = DistributedDataParallel(network)
-    optimizer = AdamW(ddp.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    optimizer = AdamW(ddp.parameters(), lr=spec.peak_rate, weight_decay=spec.weight_decay)
     steps = -(-job.train_rows // (spec.batch_rows * workers))
     schedule = OneCycleLR(
-        optimizer, spec.learning_rate, total_steps=steps * spec.epochs + 1, pct_start=0.1
+        optimizer, spec.peak_rate, total_steps=steps * spec.epochs + 1, pct_start=0.1
     )
     train_rows, validation_rows = (_load_share(plain, split, rank) for split in SPLITS)
     for epoch in range(spec.epochs):

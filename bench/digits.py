@@ -88,9 +88,9 @@ def train_network(
     steps = -(-len(target) // BATCH)
     compression = Compression(spec, network, steps)
     tutor = Tutor(teacher, OBJECTIVE) if teacher else None
-    optimizer = torch.optim.AdamW(network.parameters(), spec.learning_rate, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(network.parameters(), spec.peak_rate, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, spec.learning_rate, total_steps=steps * spec.epochs + 1, pct_start=warm_up
+        optimizer, spec.peak_rate, total_steps=steps * spec.epochs + 1, pct_start=warm_up
     )
     curve: Curve = []
     for epoch in range(spec.epochs):

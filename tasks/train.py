@@ -59,6 +59,8 @@ def prepare_training(
         prepared = steps_of(kind).prepare(pipeline, installation, snapshot, run)
     if prepared.tags:
         run.set_tags(prepared.tags)
+    if prepared.chosen:
+        run.log_params({"chosen": prepared.chosen})
     return prepared
 
 

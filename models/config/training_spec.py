@@ -73,7 +73,7 @@ class ModelSpec(Spec):
         return value
 
 
-DEFAULT_BATCH = 64
+DEFAULT_BATCH, DEFAULT_RATE = 64, 3e-3
 
 
 class TrainingSpec(Spec):
@@ -84,9 +84,14 @@ class TrainingSpec(Spec):
         None,
         ge=1,
         description="Rows per worker and step; null: 64, or more for a large table, so that an "
-        "epoch has about 1,000 steps.",
+        "epoch has about 500 steps.",
     )
-    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Peak learning rate; null: 0.003, and with a batch that was chosen for a large "
+        "table more, up to 0.012.",
+    )
     weight_decay: float = Field(
         1e-4, ge=0, description="Decoupled weight decay; biases and norms are left out."
     )
@@ -162,3 +167,8 @@ class TrainingSpec(Spec):
     def batch_rows(self) -> int:
         """Rows per worker and step, where the size of the table does not matter."""
         return self.batch_size or DEFAULT_BATCH
+
+    @property
+    def peak_rate(self) -> float:
+        """Peak learning rate, where the size of the table does not matter."""
+        return self.learning_rate or DEFAULT_RATE

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from millrace.models.common.ahead import read_ahead
 from millrace.models.common.errors import WorkError
-from millrace.models.config.training_spec import DEFAULT_BATCH
+from millrace.models.config.training_spec import DEFAULT_BATCH, DEFAULT_RATE
 from millrace.models.inference.features import Encoding
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -28,10 +28,12 @@ LEAST_BATCHES = 4
 BUCKET_BATCHES = 16
 """Texts are sorted by length within this many batches."""
 
-STEPS = 1000
+STEPS = 500
 """Steps of an epoch for which the batch size of a large table is chosen."""
 MOST_ROWS, MOST_BYTES = 4096, 1024 * 1024
 """Largest batch that is chosen, as rows and as their tensor."""
+MOST_FASTER = 4.0
+"""Largest factor on the learning rate of a batch that was chosen."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -39,7 +41,7 @@ Batch = tuple[Tensor, Tensor]
 def choose_batch_size(rows: int, row_bytes: int) -> int:
     """Return the batch size for a worker with so many rows, a power of two.
 
-    It is 64 for up to 128,000 rows. Steps of 64 rows of a large table would cost more than what is
+    It is 64 for up to 64,000 rows. Steps of 64 rows of a large table would cost more than what is
     computed in them, and would not be needed to learn it.
 
     Args:
@@ -50,6 +52,16 @@ def choose_batch_size(rows: int, row_bytes: int) -> int:
     while 2 * size * STEPS <= rows and 2 * size <= MOST_ROWS and 2 * size * row_bytes <= MOST_BYTES:
         size *= 2
     return size
+
+
+def choose_learning_rate(batch_size: int) -> float:
+    """Return the peak learning rate for a batch that was chosen.
+
+    It grows with the square root of the batch, so that fewer steps learn as much: Malladi et al.
+    2022 (2205.10287), "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms".
+    """
+    factor: float = (batch_size / DEFAULT_BATCH) ** 0.5
+    return DEFAULT_RATE * min(factor, MOST_FASTER)
 
 
 class Shard(Protocol):

@@ -23,7 +23,7 @@ from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJo
 from millrace.models.training.train_job import Report, Write
 
 VALIDATION_ROWS, VALIDATION_TEXTS = 256, 64
-"""Number of rows in a validation batch."""
+"""Number of rows in a validation batch; of numbers at least as many as in a training batch."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
     world_size, encoding = context.get_world_size(), job.encoding
     shard = job.table.shard(TRAIN, rank, world_size)
     batches = ShardBatches(shard, encoding, spec.batch_rows, spec.seed, rank)
-    rows = VALIDATION_ROWS if encoding.tokenizer is None else VALIDATION_TEXTS
+    is_text = encoding.tokenizer is not None
+    rows = VALIDATION_TEXTS if is_text else max(VALIDATION_ROWS, spec.batch_rows)
     # Of the validation split no row may be left out, and no rank waits for another.
     validation = ShardBatches(
         job.table.shard(VALIDATION, rank, world_size, even=False), encoding, rows

@@ -65,14 +65,14 @@ class NetworkLearner:
             },
         )
         self.optimizer = AdamW(
-            parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate, fused=True
+            parameter_groups(self.network, spec.weight_decay), lr=spec.peak_rate, fused=True
         )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-recipe.train_rows // (spec.batch_rows * world_size))
         # Warm-up over 10% of the steps, cosine to zero: Smith & Topin 2018, "Super-Convergence".
         self.schedule = OneCycleLR(
             self.optimizer,
-            max_lr=spec.learning_rate,
+            max_lr=spec.peak_rate,
             total_steps=steps * spec.epochs + 1,
             pct_start=0.1,
         )

@@ -49,6 +49,7 @@ class Prepared(Generic[T]):
         weights: the file or folder of weights to store, relative to the checkpoint.
         artifact: the artifact path of the weights in the MLflow run.
         tags: tags of the MLflow run.
+        chosen: settings that the pipeline file may leave open, as they are used.
     """
 
     job: TrainJob
@@ -58,6 +59,7 @@ class Prepared(Generic[T]):
     weights: str
     artifact: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    chosen: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def prepare_network(
     """
     from millrace.models.families.family import build_network
     from millrace.models.families.objective import objective_of
-    from millrace.models.training.batches import choose_batch_size
+    from millrace.models.training.batches import choose_batch_size, choose_learning_rate
     from millrace.models.training.compression.compression import require_compressible
     from millrace.models.training.network_job import NetworkJob
     from millrace.models.training.network_learner import leaves_parameters_unused
@@ -66,7 +66,8 @@ def prepare_network(
         log.info("train: distillation from the teacher %s", teacher.name)
     if spec.batch_size is None:
         size = choose_batch_size(rows // spec.num_workers, encoding.input.blank(1).nbytes)
-        spec = spec.model_copy(update={"batch_size": size})
+        rate = spec.learning_rate or choose_learning_rate(size)
+        spec = spec.model_copy(update={"batch_size": size, "learning_rate": rate})
     job = NetworkJob(
         *(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher),
         table=Table(snapshot, shares),
@@ -79,6 +80,7 @@ def prepare_network(
         weights=WEIGHTS,
         artifact="weights",
         tags={} if teacher is None else {"millrace.teacher": teacher.name},
+        chosen={"batch_size": spec.batch_rows, "learning_rate": spec.peak_rate},
     )
 
 

@@ -214,7 +214,7 @@ def recipe_of(spec: TrainingSpec) -> Recipe:
         batch_size=spec.batch_rows,
         gradient_accumulation_steps=spec.gradient_accumulation_steps,
         gradient_checkpointing=spec.gradient_checkpointing,
-        learning_rate=spec.learning_rate,
+        learning_rate=spec.peak_rate,
         optimizer=spec.optimizer,
         weight_decay=spec.weight_decay,
         warmup_ratio=spec.warmup_ratio,

@@ -10,7 +10,11 @@ from millrace.models.common.errors import WorkError
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training import batches as module
-from millrace.models.training.batches import ShardBatches, choose_batch_size
+from millrace.models.training.batches import (
+    ShardBatches,
+    choose_batch_size,
+    choose_learning_rate,
+)
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 
@@ -252,9 +256,14 @@ def test_the_wait_for_rows_is_counted() -> None:
 @pytest.mark.parametrize(
     ("rows", "row_bytes", "size"),
     [
-        *((100, 76, 64), (127_999, 76, 64), (128_000, 76, 128), (2_000_000, 76, 1024)),
+        *((100, 76, 64), (63_999, 76, 64), (64_000, 76, 128), (1_000_000, 76, 1024)),
         *((10**9, 76, 4096), (10**9, 12_288, 64), (10**9, 1024, 1024)),
     ],
 )
 def test_the_batches_of_a_large_table_are_larger(rows: int, row_bytes: int, size: int) -> None:
     assert choose_batch_size(rows, row_bytes) == size
+
+
+def test_the_learning_rate_grows_with_the_square_root_of_the_batch_up_to_a_limit() -> None:
+    rates = [choose_learning_rate(size) for size in (64, 128, 256, 1024, 4096)]
+    assert rates == pytest.approx([0.003, 0.003 * 2**0.5, 0.006, 0.012, 0.012])
