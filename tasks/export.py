@@ -1,6 +1,7 @@
 """Step: export a trained model, measure its candidates, certify one; certify the live model."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,10 @@ def export_candidates(
         WorkError: no variant could be made that gives finite answers.
         InputError: the test split has no rows, or no text, to measure the candidates on.
     """
-    export = steps_of(kind).export(pipeline, installation, snapshot, trained, folder)
-    candidates = _measure(pipeline, export)
+    with ThreadPoolExecutor(1) as thread:
+        load = thread.submit(measure_other_load)  # in which this command does not count
+        export = steps_of(kind).export(pipeline, installation, snapshot, trained, folder)
+    candidates = _measure(pipeline, export, load.result())
     chosen = choose(candidates, pipeline.export.objective, export.gates)
     if chosen is None:
         reasons = "; ".join(f"{each.name}: {each.reason}" for each in candidates)
@@ -80,13 +83,13 @@ def export_candidates(
     )
 
 
-def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
+def _measure(pipeline: Pipeline, export: Export, other_load: float) -> tuple[AnyCandidate, ...]:
     """Make and measure every candidate, and report each as it is done."""
-    if (used := measure_other_load()) > BUSY:
+    if other_load > BUSY:
         log.warning(
             "other programs use %.0f%% of this machine's cores: measured speeds, and the choice "
             "that depends on them, are less certain than on an idle machine",
-            100 * used,
+            100 * other_load,
         )
     candidates: list[AnyCandidate] = []
     count = len(pipeline.export.candidates)
