@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from millrace.flows.services import logins
+from millrace.flows.services import logins, temporary_prefect
 from millrace.flows.services.logins import CLIENT_VARIABLE, SERVER_VARIABLE
 from millrace.flows.settings import LOOPBACK, PORTS, Settings, load_token, split_login, variable
 from millrace.models.common.installation import EMBEDDED, is_this_machine
@@ -27,8 +27,8 @@ def installation_variables(settings: Settings) -> dict[str, str]:
     derived: dict[str, str] = {}
     if settings.mlflow_tracking_uri is None:
         derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
-    if settings.prefect_api_url is None and prefect_api is not None:
-        derived["PREFECT_API_URL"] = prefect_api
+    if settings.prefect_api_url is None and (api := prefect_api or temporary_prefect.address()):
+        derived["PREFECT_API_URL"] = api
     has_own_server = settings.prefect_api_url is None and settings.run.is_dir()
     login = logins.load_prefect_login(settings.run) if has_own_server else ""
     digest = {CLIENT_VARIABLE: logins.hash_login(login)} if login else {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from millrace.flows.services.temporary_prefect import is_starting
+from millrace.flows.services import temporary_prefect
 from millrace.flows.settings import Settings
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connect_to_ray
@@ -37,7 +37,7 @@ def training_begun(chosen: Settings, file: Path, overrides: Sequence[str] = ()) 
     The flow of the block uses this connection to Ray. Where no server is starting, it makes its
     own, and imports what it needs when it needs it.
     """
-    if not is_starting():
+    if temporary_prefect.address() is None:
         yield
         return
     pipeline = load_pipeline(file, overrides)

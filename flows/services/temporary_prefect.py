@@ -22,9 +22,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
-from millrace.flows.services import processes
 from millrace.flows.settings import LOOPBACK
 from millrace.models.common.errors import TransientError
 
@@ -122,9 +119,9 @@ def begin_server(log: Path) -> None:
     os.environ[DERIVED_VARIABLE] = json.dumps({**derived, API_VARIABLE: server.api})
 
 
-def is_starting() -> bool:
-    """Return whether this process has a temporary server, which may not answer yet."""
-    return bool(_begun)
+def address() -> str | None:
+    """Return the address of this process's temporary server, which may not answer yet, or None."""
+    return _begun[0].api if _begun else None
 
 
 def wait_for_server() -> None:
@@ -139,6 +136,10 @@ def wait_for_server() -> None:
 
 def end_orphaned_servers(home: str) -> None:
     """End the temporary servers of this home whose commands no longer run."""
+    import psutil
+
+    from millrace.flows.services import processes
+
     orphans = []
     for process in processes.find_marked(TEMPORARY_VARIABLE, "1"):
         with suppress(psutil.Error, OSError):

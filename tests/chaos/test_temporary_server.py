@@ -16,6 +16,7 @@ import pytest
 from millrace.flows.services.processes import find_marked, is_running
 from millrace.flows.services.temporary_prefect import (
     COMMAND_VARIABLE,
+    HOME_VARIABLE,
     TEMPORARY_VARIABLE,
     end_orphaned_servers,
 )
@@ -54,8 +55,15 @@ def begun(home: Home, until: str) -> "subprocess.Popen[str]":
 
 
 def test_ctrl_c_of_a_terminal_ends_a_command_and_then_its_server(tmp_path: Path) -> None:
-    command = begun(make_home(tmp_path / "home"), IN_TRAINING)
+    home = make_home(tmp_path / "home")
+    command = begun(home, IN_TRAINING)
     (server,) = servers_of(command)
+    ours = [
+        each.pid
+        for each in find_marked(TEMPORARY_VARIABLE, "1")
+        if each.environ().get(HOME_VARIABLE) == str(home.path)
+    ]
+    assert ours == [server.pid]  # Prefect itself has started none
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=60)
     assert command.returncode == 130, err

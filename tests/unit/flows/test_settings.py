@@ -8,6 +8,7 @@ import pytest
 
 from millrace.flows import run_state, settings, tool_variables
 from millrace.flows.console import to_json_value
+from millrace.flows.services import temporary_prefect
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 
@@ -106,6 +107,18 @@ def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
     tool_variables.apply(again)
     assert os.environ["MLFLOW_TRACKING_URI"].startswith("sqlite:///")
     assert "PREFECT_API_URL" not in os.environ
+
+
+def test_a_temporary_prefect_server_stays_and_is_no_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prefect starts a server of its own where it finds no address."""
+    api = "http://127.0.0.1:4321/api"
+    monkeypatch.setattr(temporary_prefect, "address", lambda: api)
+    for _ in range(2):
+        tool_variables.apply(settings.load())
+        assert os.environ["PREFECT_API_URL"] == api
+        assert settings.load().prefect_api_url is None
 
 
 def test_a_choice_after_apply_is_a_choice() -> None:
