@@ -21,10 +21,10 @@ from onnx import TensorProto, helper
 from bench.measure import Rounds, Row, attempt, measure_in_turn
 from bench.prompts import prompts_row
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score

@@ -47,7 +47,7 @@ def share_beyond_work(installation: Installation, rounds: int = ROUNDS) -> Row:
     start_up = time_start_up(installation)
 
     from millrace.flows import train_model
-    from millrace.models.common.ray_cluster import connect_to_ray
+    from millrace.models.ray.cluster import connect_to_ray
 
     write_rows(installation.home / "rows.parquet", ROWS)
     file = installation.home / "bench.yaml"

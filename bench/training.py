@@ -42,8 +42,8 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def steady_epoch_time(installation: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
-    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.models.data import ingest
+    from millrace.models.ray.cluster import connect_to_ray
     from millrace.models.training.trainer import fit
 
     home = installation.home

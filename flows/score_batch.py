@@ -14,10 +14,10 @@ from millrace.flows.run_state import wait_for_start
 from millrace.flows.score_dates import dates_to_do, parse_date
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import has_jobs_api
-from millrace.models.common.ray_cluster import RaySession
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data.snapshots import PREDICTIONS
+from millrace.models.ray.cluster import RaySession
 from millrace.models.registry.tracking import check_reachable
 from millrace.serving.batch.commit import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport

@@ -45,7 +45,7 @@ def _score(request: JobRequest) -> dict[str, Any]:
     take_proof(chosen.installation().table(PREDICTIONS, pipeline.name), request.submission)
     installation = tool_variables.apply(chosen).installation()
     # Imported after `apply`, because these modules read the environment.
-    from millrace.models.common.ray_cluster import connect_to_ray
+    from millrace.models.ray.cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import RunReporter, scored
 

@@ -19,7 +19,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.home_version import check_version
 from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
 from millrace.models.common.private_files import read_or_create_secret
-from millrace.models.common.warm_ray import WarmRay
+from millrace.models.ray.warm import WarmRay
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"

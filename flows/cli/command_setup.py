@@ -95,7 +95,7 @@ def _begin_ray(chosen: settings.Settings, processes: int, imports: Sequence[str]
     if warm is not None:
         warm.prepare(processes)
     else:
-        from millrace.models.common.embedded_ray import begin_embedded
+        from millrace.models.ray.embedded import begin_embedded
 
         begin_embedded(processes, imports)
 

@@ -17,7 +17,7 @@ from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
-from millrace.models.common.warm_ray import SHARES, WarmRay, default_cpus
+from millrace.models.ray.warm import SHARES, WarmRay, default_cpus
 from millrace.models.training.training_imports import TRAINING_IMPORTS
 
 LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
@@ -237,7 +237,7 @@ def ray_service(settings: Settings) -> Service:
         name="ray",
         log=_log_file(settings, "ray"),
         argv=_python_command(
-            "millrace.models.common.ray_server",
+            "millrace.models.ray.server",
             str(settings.run),
             str(SHARES * default_cpus(1)),
             f"{settings.ray_idle:g}",

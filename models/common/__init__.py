@@ -1,1 +1,1 @@
-"""What every package may use: errors, files, processes, hardware and Ray."""
+"""What every package may use: errors, files, processes and hardware."""

@@ -18,9 +18,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import RaySession
 from millrace.models.data.part_tasks import LocalTasks, Task
 from millrace.models.data.read_source import Progress, ReadPart
+from millrace.models.ray.cluster import RaySession
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_jobs import PIPELINE, RayJobs, copy_code
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import PREDICTIONS
+from millrace.models.ray.jobs import PIPELINE, RayJobs, copy_code
 from millrace.serving.batch.cluster.cluster_job import (
     ORDER,
     JobRequest,

@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.inference.features import Encoding, Feature
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.models.training.network_job import NetworkJob, Table
 from millrace.models.training.trainer import TrainResult, fit
 

@@ -16,8 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from millrace.export.language.language_variants import lacking_vllm
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.prompts.vllm_engines import (

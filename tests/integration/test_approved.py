@@ -7,8 +7,8 @@ import deltalake
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.score import RunReporter, scored

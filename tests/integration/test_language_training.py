@@ -15,11 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.language.corpus.sequences import Packed, Sequences
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.train_job import Write
 from millrace.models.training.trainer import TrainResult, fit

@@ -19,7 +19,7 @@ from millrace.flows.run_state import read_live
 from millrace.flows.services import processes
 from millrace.flows.settings import MARK, Settings
 from millrace.flows.tool_variables import child_environment
-from millrace.models.common.warm_ray import WarmRay
+from millrace.models.ray.warm import WarmRay
 
 SUPERVISE = """
 from millrace.flows.services import service_specs, supervisor
@@ -31,7 +31,7 @@ COMMAND = """
 import json, os, sys, time
 from pathlib import Path
 from millrace.flows import settings, tool_variables
-from millrace.models.common.ray_cluster import connect_to_ray
+from millrace.models.ray.cluster import connect_to_ray
 from millrace.models.common.user_code import load
 
 import logging

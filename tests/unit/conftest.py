@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connect_to_ray
+from millrace.models.ray.cluster import connect_to_ray
 
 
 @pytest.fixture(scope="module")

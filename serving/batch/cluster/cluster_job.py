@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol, Self
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.ray_jobs import RayJob
+from millrace.models.ray.jobs import RayJob
 from millrace.serving.batch.cluster.job_log import MARK, Line, Log
 from millrace.serving.batch.fingerprint import digest_of_json
 
@@ -111,7 +111,7 @@ class JobRequest:
 
 
 class Jobs(Protocol):
-    """The jobs of a cluster, which `millrace.models.common.ray_jobs.RayJobs` implements."""
+    """The jobs of a cluster, which `millrace.models.ray.jobs.RayJobs` implements."""
 
     def job(self, id: str) -> RayJob | None:
         """Return a job; None if the cluster does not know it."""

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import ray
 
-from millrace.models.common import embedded_ray, ray_cluster, ray_head
-from millrace.models.common.embedded_ray import EmbeddedRay, begin_embedded, take_embedded
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.ray_cluster import RaySession, connect_to_ray
 from millrace.models.common.ray_folder import ray_folder
-from millrace.models.common.ray_server import START_LOCK, start_ray
-from millrace.models.common.ray_worker import job_file
-from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
+from millrace.models.ray import cluster, embedded, head
+from millrace.models.ray.cluster import RaySession, connect_to_ray
+from millrace.models.ray.embedded import EmbeddedRay, begin_embedded, take_embedded
+from millrace.models.ray.server import START_LOCK, start_ray
+from millrace.models.ray.warm import ReadyRay, WarmRay, fingerprint
+from millrace.models.ray.worker import job_file
 
 
 class Starts:
@@ -47,7 +47,7 @@ def is_locked() -> bool:
 def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Starts]:
     def make(failures: int) -> Starts:
         made = Starts(failures)
-        monkeypatch.setattr(ray_head, "start_head", made)
+        monkeypatch.setattr(head, "start_head", made)
         return made
 
     return make
@@ -75,7 +75,7 @@ def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> No
 
 
 def test_a_server_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_ray, "SERVER", "no_such_module")
+    monkeypatch.setattr(embedded, "SERVER", "no_such_module")
     before = set(ray_folder().parent.iterdir())
     made = EmbeddedRay(1)
     try:
@@ -122,7 +122,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def init(address: str, **_: Any) -> None:
         found.append(address)
 
-    monkeypatch.setattr(embedded_ray, "EmbeddedRay", Embedded)
+    monkeypatch.setattr(embedded, "EmbeddedRay", Embedded)
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: bool(found))
     monkeypatch.setattr(ray, "shutdown", found.clear)
@@ -146,7 +146,7 @@ def test_the_environment_of_a_command_is_removed_when_it_has_left_the_ray_of_up(
     file = job_file(warm.folder, "01000000")
     there: list[bool] = []
     monkeypatch.setattr(ray, "shutdown", lambda: there.append(file.exists()))
-    monkeypatch.setattr(ray_cluster, "require_tcp", lambda *_, **__: None)
+    monkeypatch.setattr(cluster, "require_tcp", lambda *_, **__: None)
     with connect_to_ray("local", 1, warm):
         assert file.exists()
     assert there[0]  # its workers may be starting until then
@@ -174,7 +174,7 @@ def test_a_ray_that_was_begun_is_the_one_that_is_used_and_ended(
 ) -> None:
     begin_embedded(1)
     begin_embedded(1)
-    begun: list[Any] = list(embedded_ray._begun)
+    begun: list[Any] = list(embedded._begun)
     assert len(begun) == 1
     with connect_to_ray("local", 1):
         assert not begun[0].is_closed
@@ -190,7 +190,7 @@ def test_a_connection_that_fails_ends_its_ray(
 
     monkeypatch.setattr(ray, "init", refuse)
     begin_embedded(1)
-    begun: list[Any] = list(embedded_ray._begun)
+    begun: list[Any] = list(embedded._begun)
     with pytest.raises(TransientError, match="nobody there"), connect_to_ray("local", 1):
         pass
     assert begun[0].is_closed

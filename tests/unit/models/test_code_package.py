@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from millrace.models.common.ray_jobs import PACKAGES, PIPELINE, ROOT, copy_code
+from millrace.models.ray.jobs import PACKAGES, PIPELINE, ROOT, copy_code
 
 
 def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:

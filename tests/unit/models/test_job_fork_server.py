@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from millrace.models.common.job_fork_server import have_own_ids
+from millrace.models.ray.job_fork_server import have_own_ids
 from millrace.models.training.training_imports import OF_RAY_TRAIN
 
 DRAW = """
 import importlib, sys
 from contextlib import nullcontext
-from millrace.models.common.job_fork_server import draw_in_forks, have_own_ids, ids_from_kernel
+from millrace.models.ray.job_fork_server import draw_in_forks, have_own_ids, ids_from_kernel
 with ids_from_kernel() if sys.argv[1] == "kernel" else nullcontext():
     for module in sys.argv[2:]:
         importlib.import_module(module)

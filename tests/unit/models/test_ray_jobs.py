@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from millrace.models.common import ray_jobs
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.ray_jobs import RayJobs
+from millrace.models.ray import jobs
+from millrace.models.ray.jobs import RayJobs
 
 JOB = {
     "type": "SUBMISSION",
@@ -122,7 +122,7 @@ def test_an_address_that_nobody_answers_may_do_so_later() -> None:
 def test_an_answer_that_does_not_come_is_not_waited_for(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(jobs, "TIMEOUT_S", 0.2)
     late = threading.Event()
 
     class Late(dict[str, Any]):

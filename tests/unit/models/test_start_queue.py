@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.common import start_queue
-from millrace.models.common.start_queue import wait_turn
+from millrace.models.ray import start_queue
+from millrace.models.ray.start_queue import wait_turn
 
 HOLDER = """
 import sys
 from pathlib import Path
-from millrace.models.common.start_queue import wait_turn
+from millrace.models.ray.start_queue import wait_turn
 with wait_turn(Path(sys.argv[1]), "a start"):
     print("started", flush=True)
     sys.stdin.read()

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.common import warm_ray
-from millrace.models.common.ray_worker import job_file, worker_environment
-from millrace.models.common.warm_ray import SHARES, ReadyRay, WarmRay, fingerprint
+from millrace.models.ray import warm as module
+from millrace.models.ray.warm import SHARES, ReadyRay, WarmRay, fingerprint
+from millrace.models.ray.worker import job_file, worker_environment
 
 READY = ReadyRay(7, "127.0.0.1:1", 4, fingerprint({}))
 HOLD = """
 import sys
 from pathlib import Path
-from millrace.models.common.warm_ray import WarmRay
+from millrace.models.ray.warm import WarmRay
 with WarmRay(Path(sys.argv[1])).share() as has_share:
     print(has_share, flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ def test_a_killed_command_holds_no_share(tmp_path: Path) -> None:
 
 
 def test_there_are_so_many_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_ray, "SHARE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SHARE_SECONDS", 0.0)
     warm = WarmRay(tmp_path)
     shares = [warm.share() for _ in range(SHARES + 1)]
     assert [share.__enter__() for share in shares] == [True] * SHARES + [False]
@@ -57,7 +57,7 @@ def test_there_are_so_many_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_command_gets_a_share_of_a_ray_that_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_ray, "SHARE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SHARE_SECONDS", 0.0)
     warm = WarmRay(tmp_path)
     warm.create_folder()
     with warm.reserve_all() as is_free, warm.share() as has_share:
@@ -131,7 +131,7 @@ def test_a_ray_that_does_not_start_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_supervisor_that_notices_nothing_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_ray, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.2)
     warm = WarmRay(tmp_path)
     warm.create_folder()
     assert warm.wait_until_ready() is None

@@ -12,8 +12,8 @@ from prefect.exceptions import TerminationSignal
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_jobs import RayJob
 from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.ray.jobs import RayJob
 from millrace.serving.batch.cluster.cluster_job import ORDER, JobRequest
 from millrace.serving.batch.cluster.job_log import format_outcome
 from millrace.tasks.batch import score_on_cluster as module

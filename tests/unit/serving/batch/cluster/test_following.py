@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.ray_jobs import RayJob
+from millrace.models.ray.jobs import RayJob
 from millrace.serving.batch.cluster import cluster_job
 from millrace.serving.batch.cluster.cluster_job import follow, stop
 from millrace.serving.batch.cluster.job_log import Line

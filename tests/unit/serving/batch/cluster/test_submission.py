@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.ray_jobs import RayJob
+from millrace.models.ray.jobs import RayJob
 from millrace.serving.batch.cluster.cluster_job import (
     ORDER,
     JobRequest,

@@ -1,6 +1,6 @@
 """The `fork_server` of one job of Ray, whose programs have imported Ray as well.
 
-`python -m millrace.models.common.job_fork_server SOCKET MODULE…` is itself a fork of the server
+`python -m millrace.models.ray.job_fork_server SOCKET MODULE…` is itself a fork of the server
 that has everything but Ray. Ray reads the variables of a worker, with the id of its job, when it is
 imported, so each job has a server of its own.
 

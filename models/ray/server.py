@@ -1,4 +1,4 @@
-"""Runs one Ray for commands: `python -m …ray_server RUN CPUS SECONDS MODULE…`.
+"""Runs one Ray for commands: `python -m millrace.models.ray.server RUN CPUS SECONDS MODULE…`.
 
 RUN is the folder of a `WarmRay`, CPUS are the logical CPUs of this Ray. The MODULEs are imported
 once, by a `fork_server` from which the workers are forked; without any there is none.
@@ -26,13 +26,13 @@ import psutil
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.fork_client import FORK_SERVER
 from millrace.models.common.ray_folder import ray_folder, ray_logs
-from millrace.models.common.ray_worker import WARM_RAY
-from millrace.models.common.start_queue import wait_turn
 from millrace.models.common.subprocess_runner import DRIVER
-from millrace.models.common.warm_ray import ReadyRay, WarmRay, default_cpus, fingerprint
+from millrace.models.ray.start_queue import wait_turn
+from millrace.models.ray.warm import ReadyRay, WarmRay, default_cpus, fingerprint
+from millrace.models.ray.worker import WARM_RAY
 
 if TYPE_CHECKING:
-    from millrace.models.common.ray_head import HeadNode
+    from millrace.models.ray.head import HeadNode
 
 CHECK_SECONDS = 1.0
 STARTS = 3
@@ -142,7 +142,7 @@ def _start_fork_server(imports: Sequence[str]) -> "subprocess.Popen[bytes] | Non
 
 def start_ray(cpus: int) -> "HeadNode":
     """Start Ray's processes. Commands of one user that start at once do it one after the other."""
-    from millrace.models.common.ray_head import start_head
+    from millrace.models.ray.head import start_head
 
     with wait_turn(ray_folder().with_name(START_LOCK), "the start of Ray"):
         for left in reversed(range(STARTS)):

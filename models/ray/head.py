@@ -14,8 +14,8 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
-from millrace.models.common import ray_worker
 from millrace.models.common.ray_folder import ray_folder
+from millrace.models.ray import worker
 
 
 class HeadNode(Node):  # type: ignore[misc, unused-ignore]
@@ -52,7 +52,7 @@ def start_head(cpus: int) -> HeadNode:
         "include_log_monitor": False,
         "no_monitor": True,
         "temp_dir": str(ray_folder()),
-        "worker_path": str(Path(ray_worker.__file__)),
+        "worker_path": str(Path(worker.__file__)),
         "_system_config": {"prestart_worker_first_driver": False},
     }
     return HeadNode(RayParams(**options), head=True, shutdown_at_exit=False, spawn_reaper=True)

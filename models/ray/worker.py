@@ -1,4 +1,4 @@
-"""The program that a `ray_server` has Ray start as a worker: `python ray_worker.py ARGUMENTS`.
+"""The program that a `server` has Ray start as a worker: `python worker.py ARGUMENTS`.
 
 Ray's workers inherit the environment and the folder of the process that started Ray. With the Ray
 of `up` that is the supervisor, which may have started days ago. So this program takes the
@@ -21,7 +21,7 @@ from pathlib import Path
 from millrace.models.common.fork_client import FORK_SERVER, fork
 
 WARM_RAY = "MILLRACE_RAY"
-"""Contains the folder of this Ray; see `warm_ray`."""
+"""Contains the folder of this Ray; see `warm`."""
 MARK = "MILLRACE_SUPERVISED"
 """The mark by which `down` finds the worker; see `millrace.flows.settings`."""
 JOB = "RAY_JOB_ID"

@@ -13,11 +13,11 @@ from pathlib import Path
 from millrace.models.common.errors import TransientError
 from millrace.models.common.ray_folder import ray_folder, ray_logs
 from millrace.models.common.slow_step import report_while
-from millrace.models.common.warm_ray import ReadyRay, WarmRay, default_cpus
+from millrace.models.ray.warm import ReadyRay, WarmRay, default_cpus
 
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
-SERVER = "millrace.models.common.ray_server"
+SERVER = "millrace.models.ray.server"
 
 
 _begun: "list[EmbeddedRay]" = []
@@ -46,7 +46,7 @@ def _end_unused() -> None:
 
 
 class EmbeddedRay:
-    """A Ray in processes of its own, which the `ray_server` of this command starts and ends.
+    """A Ray in processes of its own, which the `server` of this command starts and ends.
 
     The server notices the end of this process, also after SIGKILL, by the share that it holds.
 

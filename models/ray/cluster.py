@@ -11,22 +11,22 @@ from typing import Self
 import ray
 import ray.data
 
-from millrace.models.common.embedded_ray import take_embedded
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.fork_client import FORK_SERVER, ask
 from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
-from millrace.models.common.ray_worker import (
+from millrace.models.common.reachable import require_tcp
+from millrace.models.ray.embedded import take_embedded
+from millrace.models.ray.warm import ReadyRay, WarmRay, fingerprint
+from millrace.models.ray.worker import (
     JOB,
     RAYLET,
     job_file,
     job_server,
     worker_environment,
 )
-from millrace.models.common.reachable import require_tcp
-from millrace.models.common.warm_ray import ReadyRay, WarmRay, fingerprint
 
-JOB_SERVER = "millrace.models.common.job_fork_server"
+JOB_SERVER = "millrace.models.ray.job_fork_server"
 
 log = logging.getLogger("millrace")
 
