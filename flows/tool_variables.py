@@ -82,6 +82,9 @@ def preferences() -> dict[str, str]:
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # MLflow would note every variable that is read while it logs a model, also by other
+        # threads: "Set changed size during iteration" ended a run.
+        "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
         # The links that MLflow prints open its UI in the mode for language-model applications;
         # Millrace's links do not.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",

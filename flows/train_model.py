@@ -15,6 +15,7 @@ from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.flows.training_start import connect_for_training
 from millrace.models.common.installation import Installation
+from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
@@ -139,17 +140,21 @@ def _train_and_register(
     snapshot: Snapshot,
     run: TrackedRun,
 ) -> TrainOutcome:
+    uri = installation.tracking_uri
     prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
     trained = train_on_ray(kind, installation, prepared, run)
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
-        await_mlflow(installation.tracking_uri)
-        report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
-        await_mlflow(installation.tracking_uri)
-        version = register_version(kind, pipeline, installation, snapshot, exported, report, run)
-        await_mlflow(installation.tracking_uri)
-        promotion = promote_version(pipeline, installation, exported, version)
+        with report_while("registering the model"):
+            await_mlflow(uri)
+            report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
+            await_mlflow(uri)
+            version = register_version(
+                kind, pipeline, installation, snapshot, exported, report, run
+            )
+            await_mlflow(uri)
+            promotion = promote_version(pipeline, installation, exported, version)
     return TrainOutcome(
         snapshot=snapshot,
         candidates=exported.candidates,

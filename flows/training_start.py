@@ -5,12 +5,13 @@ nothing else to do.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from millrace.flows.services import temporary_prefect
 from millrace.flows.settings import Settings
 from millrace.models.common.installation import Installation
+from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
@@ -41,8 +42,10 @@ def training_begun(chosen: Settings, file: Path, overrides: Sequence[str] = ()) 
         yield
         return
     pipeline = load_pipeline(file, overrides)
-    with connect_for_training(chosen, pipeline):
-        _import_ahead(pipeline, chosen.installation())
+    with ExitStack() as opened:
+        with report_while("starting Ray, and loading torch and MLflow"):
+            opened.enter_context(connect_for_training(chosen, pipeline))
+            _import_ahead(pipeline, chosen.installation())
         yield
 
 

@@ -7,14 +7,21 @@ which only this user may enter. The private folder is not in the home folder, wh
 long for a socket.
 """
 
+import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from millrace.models.common.errors import WorkError
 
 RAY = "ray"
+LOGS_SECONDS = 7 * 24 * 3600.0
+"""Age from which the logs of a Ray that has ended are removed."""
+NEW_SECONDS = 60.0
+"""A folder of a command may be that new and not be locked yet."""
 NAMES = 20
 """Number of names to try, so that another user who creates the first one cannot block this user."""
 
@@ -46,6 +53,55 @@ def ray_folder() -> Path:
         hint="remove them, or set RAY_TMPDIR to a folder of your own; its path must be short, "
         "because Ray puts Unix sockets there, whose paths have at most some 100 characters",
     )
+
+
+def fork_server_socket(pid: int) -> Path:
+    """Return the socket of the fork server of the Ray whose server has this process id."""
+    return ray_folder().with_name(f"fork-{pid}.sock")
+
+
+def remove_leftovers(folder: Path, now: float) -> None:
+    """Remove what Rays of earlier commands left in the private folder: sockets, folders, old logs.
+
+    Each is named after the process that made it, or its files are locked while they are used.
+
+    Args:
+        folder: the private folder.
+        now: seconds since the epoch.
+    """
+    found = (
+        *folder.glob("fork-*.sock*"),
+        *(folder / RAY).glob("session_*_*"),
+        *folder.glob("run-*"),
+    )
+    for path in found:
+        with suppress(OSError):  # another command removes it
+            if _is_left(path, now - path.lstat().st_mtime):
+                path.unlink() if path.is_socket() else shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(path: Path, age: float) -> bool:
+    """Return whether nobody uses a socket, a folder of logs or a folder of a command any more."""
+    if path.name.startswith("fork-"):
+        return not _runs(path.name.removeprefix("fork-").partition(".")[0])
+    if path.name.startswith("session_"):
+        return age > LOGS_SECONDS and not _runs(path.name.rpartition("_")[2])
+    return age > NEW_SECONDS and not _is_locked(path)
+
+
+def _runs(pid: str) -> bool:
+    return pid.isdecimal() and Path("/proc", pid).exists()
+
+
+def _is_locked(run: Path) -> bool:
+    """Return whether a command holds a share of the Ray in the folder."""
+    for share in run.glob("ray/share-*"):
+        with share.open("rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
 
 
 def ray_logs() -> str:

@@ -9,11 +9,35 @@ from threading import Event, Thread
 log = logging.getLogger("millrace")
 
 LINE_SECONDS = 5.0
+LOOK_SECONDS = 0.25
+
+
+class _Silence(logging.Filter):
+    """Knows when the last line was logged: several steps of 4 s are a silence too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since = time.monotonic()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record, and the time of it."""
+        if record.levelno >= logging.INFO:
+            self._since = time.monotonic()
+        return True
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the last line."""
+        return time.monotonic() - self._since
+
+
+_silence = _Silence()
+log.addFilter(_silence)
 
 
 @contextmanager
 def report_while(step: str) -> Iterator[None]:
-    """Log a line every `LINE_SECONDS` while the block runs; none if the block is faster.
+    """Log a line whenever nothing was logged for `LINE_SECONDS` while the block runs.
 
     Args:
         step: what is done, as the beginning of a sentence: `starting Ray`.
@@ -21,9 +45,10 @@ def report_while(step: str) -> Iterator[None]:
     started = time.monotonic()
 
     def report() -> None:
-        log.info("%s: %.0f s so far", step, time.monotonic() - started)
+        if _silence.seconds >= LINE_SECONDS:
+            log.info("%s: %.0f s so far", step, time.monotonic() - started)
 
-    with repeat_while(LINE_SECONDS, report):
+    with repeat_while(LOOK_SECONDS, report):
         yield
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.ray_folder import ray_folder, ray_logs
+from millrace.models.common.ray_folder import fork_server_socket, ray_folder, ray_logs
 from millrace.models.common.slow_step import report_while
 from millrace.models.ray.warm import ReadyRay, WarmRay, default_cpus
 
@@ -94,11 +94,26 @@ class EmbeddedRay:
         return found
 
     def close(self) -> None:
-        """End it, and wait for the end of its processes."""
+        """End it, and wait for the end of its processes; a Ctrl-C makes that quick."""
+        with self._opened:
+            try:
+                with report_while("ending Ray"):
+                    self._end()
+            except KeyboardInterrupt:
+                self._kill()
+
+    def _end(self) -> None:
+        if self.warm.read_ready() is None:  # it has no job, and would end only when it has started
+            self._kill()
+            return
         self._server.terminate()
         try:
             self._server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._server.kill()  # the kernel ends Ray's processes with it
-            self._server.wait()
-        self._opened.close()
+            self._kill()
+
+    def _kill(self) -> None:
+        """End it at once; the kernel ends Ray's processes with it."""
+        self._server.kill()
+        self._server.wait()
+        fork_server_socket(self._server.pid).unlink(missing_ok=True)

@@ -25,7 +25,12 @@ import psutil
 
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.fork_client import FORK_SERVER
-from millrace.models.common.ray_folder import ray_folder, ray_logs
+from millrace.models.common.ray_folder import (
+    fork_server_socket,
+    ray_folder,
+    ray_logs,
+    remove_leftovers,
+)
 from millrace.models.common.subprocess_runner import DRIVER
 from millrace.models.ray.start_queue import wait_turn
 from millrace.models.ray.warm import ReadyRay, WarmRay, default_cpus, fingerprint
@@ -94,6 +99,7 @@ class RayServer:
             self._warm.write_ready(
                 ReadyRay(os.getpid(), address, share, variables, forks, node.raylet_pid)
             )
+            remove_leftovers(ray_folder().parent, time.time())
             while not self._is_stopping and not self._withdraw_if_idle():
                 if dead := node.dead_names():
                     raise WorkError("a process of Ray died", seen=", ".join(dead))
@@ -132,7 +138,7 @@ def _start_fork_server(imports: Sequence[str]) -> "subprocess.Popen[bytes] | Non
     os.environ.pop(FORK_SERVER, None)
     if not imports or DRIVER.exists():
         return None
-    path = ray_folder().with_name(f"fork-{os.getpid()}.sock")
+    path = fork_server_socket(os.getpid())
     path.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "millrace.models.common.fork_server", str(path)]
     process = subprocess.Popen([*command, *imports], start_new_session=True)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from millrace.models.common.private_files import replace_private
+from millrace.models.common.slow_step import report_while
 
 SHARES = 4
 """Number of commands that may use the warm Ray at the same time."""
@@ -255,6 +256,10 @@ class WarmRay:
 
         The caller must hold a share, so that the service does not stop.
         """
+        with report_while("starting Ray"):
+            return self._wait_until_ready()
+
+    def _wait_until_ready(self) -> ReadyRay | None:
         began, is_requested = time.monotonic(), False
         while (found := self.read_ready()) is None:
             waited = time.monotonic() - began

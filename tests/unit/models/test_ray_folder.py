@@ -1,5 +1,11 @@
 """The folder of the embedded Ray is nobody else's, and nobody can stop it from being made."""
 
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +52,29 @@ def test_without_a_place_it_says_what_to_do(base: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "is_private", lambda _: False)
     with pytest.raises(WorkError, match="and 19 similar paths exist"):
         ray_folder()
+
+
+def test_what_rays_that_have_ended_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, now = ray_folder().parent, time.time()
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
+    )
+    gone, alive = int(ended.stdout), os.getpid()
+    sockets = {pid: folder / f"fork-{pid}.sock-01000000" for pid in (gone, alive)}
+    monkeypatch.chdir(folder)  # the path of a socket must be short
+    for path in sockets.values():
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    sessions = [folder / "ray" / f"session_2026-01-01_00-00-00_1_{pid}" for pid in (gone, alive)]
+    runs = [folder / name for name in ("run-free", "run-used", "run-new")]
+    for path in (*sessions, *(run / "ray" for run in runs)):
+        path.mkdir(parents=True)
+    (runs[0] / "ray" / "share-0").touch()
+    os.utime(sessions[0], (now, now - module.LOGS_SECONDS - 1))
+    for run in runs[:2]:
+        os.utime(run, (now, now - module.NEW_SECONDS - 1))
+    with (runs[1] / "ray" / "share-0").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        module.remove_leftovers(folder, now)
+    left = {path.name for path in (*folder.iterdir(), *(folder / "ray").iterdir())}
+    assert left == {"ray", "run-used", "run-new", sockets[alive].name, sessions[1].name}

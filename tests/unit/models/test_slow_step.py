@@ -11,6 +11,7 @@ def test_a_slow_step_is_reported_until_it_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(slow_step, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(slow_step, "LOOK_SECONDS", 0.01)
     reported = Event()
     monkeypatch.setattr(slow_step.log, "info", lambda *words: (reported.set(), lines.append(words)))
     lines: list[tuple[object, ...]] = []
@@ -20,6 +21,21 @@ def test_a_slow_step_is_reported_until_it_ends(
     before = len(lines)
     assert not Event().wait(0.05)
     assert len(lines) == before
+
+
+def test_a_line_of_another_step_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slow_step, "LINE_SECONDS", 0.2)
+    monkeypatch.setattr(slow_step, "LOOK_SECONDS", 0.01)
+    with caplog.at_level(logging.INFO, "millrace"):
+        slow_step.log.info("one")
+        with report_while("starting Ray"):  # each step is shorter, both together are not
+            Event().wait(0.15)
+        with report_while("loading"):
+            Event().wait(0.15)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["one", "loading: 0 s so far"]
 
 
 def test_a_fast_step_is_silent_and_its_error_is_raised(caplog: pytest.LogCaptureFixture) -> None:
