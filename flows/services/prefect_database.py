@@ -17,8 +17,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 SQLITE = "sqlite+aiosqlite:///"
-UNCHANGED = "PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL"
-"""With one of these variables the user has chosen a database."""
 
 
 def prepare_database() -> None:
@@ -29,17 +27,16 @@ def prepare_database() -> None:
     """
     from prefect.settings import get_current_settings
 
-    if any(name in os.environ for name in UNCHANGED):
-        return
     url = get_current_settings().server.database.connection_url
-    file = Path(url.get_secret_value().removeprefix(SQLITE)) if url else None
+    file = file_of(url.get_secret_value()) if url else None
     if file is None or file.exists():
         return
     cached = _cached_file()
     with suppress(OSError):
-        if cached.is_file():
+        if _is_whole(cached):
             _publish(cached, file)
             return
+        cached.unlink(missing_ok=True)
     _migrate()
     with suppress(OSError, sqlite3.Error):
         cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -48,6 +45,27 @@ def prepare_database() -> None:
             with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             _publish(copy, cached)
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file of a database; None if it is none, or one that the user has set up."""
+    name = url.removeprefix(SQLITE)
+    is_plain = url.startswith(SQLITE) and name.endswith("/prefect.db")
+    return Path(name) if is_plain else None
+
+
+def _is_whole(cached: Path) -> bool:
+    """Return whether a cached database can be copied."""
+    if not cached.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{cached.as_uri()}?mode=ro", uri=True)) as database:
+            (found,) = database.execute("pragma quick_check").fetchone()
+            return found == "ok" and bool(
+                database.execute("select * from alembic_version").fetchall()
+            )
+    except sqlite3.Error:
+        return False
 
 
 def _cached_file() -> Path:

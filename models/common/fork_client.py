@@ -18,8 +18,11 @@ from contextlib import suppress
 FORK_SERVER = "MILLRACE_FORK_SERVER"
 """The variable with the socket of the fork server, where there is one."""
 FORKED = b"f"
-ANSWER_SECONDS = 60.0
-"""Time in which a server answers; it does not while it imports a module."""
+ANSWER_SECONDS = 20.0
+"""Time in which a server answers; it does not while it imports a module.
+
+Ray gives a worker 60 s to start, in which it may ask two servers and then start by itself.
+"""
 
 
 def fork(

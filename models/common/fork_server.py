@@ -127,6 +127,9 @@ class ForkServer:
             _answer(client, REFUSED)
             _close(client, fds)
             return None
+        if _is_gone(client):  # it has started the program itself by now
+            _close(client, fds)
+            return None
         pid = os.fork()
         if pid == 0:
             self._become(request, fds, client)
@@ -184,6 +187,19 @@ class ForkServer:
 def _answer(client: socket.socket, text: bytes) -> None:
     with suppress(OSError):  # the client may be gone
         client.sendall(text)
+
+
+def _is_gone(client: socket.socket) -> bool:
+    """Return whether a client has closed its connection, on which it sends no more."""
+    client.settimeout(0)
+    try:
+        return not client.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        client.settimeout(REQUEST_SECONDS)
 
 
 def _close(client: socket.socket | None, fds: list[int]) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.ray_folder import fork_server_socket, ray_folder, ray_logs
+from millrace.models.common.ray_folder import ray_folder, ray_logs, remove_leftovers
 from millrace.models.common.slow_step import report_while
 from millrace.models.ray.warm import ReadyRay, WarmRay, default_cpus
 
@@ -116,4 +116,4 @@ class EmbeddedRay:
         """End it at once; the kernel ends Ray's processes with it."""
         self._server.kill()
         self._server.wait()
-        fork_server_socket(self._server.pid).unlink(missing_ok=True)
+        remove_leftovers(ray_folder().parent, time.time())  # its sockets

@@ -113,7 +113,8 @@ class RayServer:
             if fork_server is not None:
                 fork_server.kill()
                 fork_server.wait()
-                Path(os.environ[FORK_SERVER]).unlink(missing_ok=True)
+                for path in ray_folder().parent.glob(f"fork-{os.getpid()}.sock*"):
+                    path.unlink(missing_ok=True)
 
     def _withdraw_if_idle(self) -> bool:
         """Refuse further commands if Ray must stop; return whether it must."""

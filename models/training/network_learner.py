@@ -65,7 +65,10 @@ class NetworkLearner:
             },
         )
         self.optimizer = AdamW(
-            parameter_groups(self.network, spec.weight_decay), lr=spec.peak_rate, fused=True
+            parameter_groups(self.network, spec.weight_decay),
+            lr=spec.peak_rate,
+            # one kernel for all of a step; it knows no complex parameters
+            fused=all(each.is_floating_point() for each in self.network.parameters()) or None,
         )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-recipe.train_rows // (spec.batch_rows * world_size))

@@ -22,7 +22,7 @@ def migrations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         assert url is not None
         file = Path(url.get_secret_value().removeprefix(prefect_database.SQLITE))
         with closing(sqlite3.connect(file)) as database:
-            database.execute("create table made (id integer)")
+            database.execute("create table alembic_version as select 'head' as version_num")
         made.append(file)
 
     monkeypatch.setattr(prefect_database, "_migrate", migrate)
@@ -32,8 +32,6 @@ def migrations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in prefect_database.UNCHANGED:
-        monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache" / "millrace"
 
 
@@ -56,7 +54,7 @@ def test_the_migrations_run_for_the_first_home_only(
     prepare(first)
     prepare(second)
     assert migrations == [first]
-    assert tables(first) == tables(second) == ["made"]
+    assert tables(first) == tables(second) == ["alembic_version"]
     assert [each.suffix for each in cache.iterdir()] == [".db"]
     assert cache.stat().st_mode & 0o077 == 0
 
@@ -80,9 +78,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert len(migrations) == 2
 
 
-def test_a_database_that_the_user_chose_is_left_to_prefect(
-    tmp_path: Path, migrations: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("content", [b"", b"x" * 5000, "truncated"])
+def test_a_cached_file_that_is_no_whole_database_is_made_again(
+    tmp_path: Path, migrations: list[Path], cache: Path, content: bytes | str
 ) -> None:
-    monkeypatch.setenv(prefect_database.UNCHANGED[0], "postgresql+asyncpg://somewhere/prefect")
-    prepare(tmp_path / "home" / "prefect.db")
-    assert migrations == []
+    prepare(tmp_path / "first" / "prefect.db")
+    (cached,) = cache.iterdir()
+    whole = cached.read_bytes()
+    cached.write_bytes(whole[:5000] if isinstance(content, str) else content)
+    prepare(tmp_path / "second" / "prefect.db")
+    assert len(migrations) == 2
+    assert tables(tmp_path / "second" / "prefect.db") == tables(cached) == ["alembic_version"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("postgresql+asyncpg://me:secret@somewhere/prefect", "sqlite+aiosqlite:///:memory:"),
+        *("sqlite+aiosqlite:////tmp/x.db?cache=shared", "sqlite+aiosqlite:////tmp/mine.db"),
+    ],
+)
+def test_a_database_that_the_user_set_up_is_left_to_prefect(url: str) -> None:
+    assert prefect_database.file_of(url) is None

@@ -126,3 +126,17 @@ def test_programs_draw_different_random_numbers() -> None:
 
 def test_only_this_user_may_connect(server: Server) -> None:
     assert server.socket.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_client_that_no_longer_waits_gets_no_program(server: Server) -> None:
+    """It has started the program itself, and two workers of Ray must not have one id."""
+    marks = server.folder / "marks"
+    program = server.folder / "program.py"
+    program.write_text(f"open({str(marks)!r}, 'a').write('x')")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    asked = fork_client.ask(str(server.socket), str(program), [], os.environ, waits=False)
+    assert asked is not None
+    asked.close()
+    os.kill(server.process.pid, signal.SIGCONT)
+    assert server.start(f"open({str(marks)!r}, 'a').write('y')").wait() == 0
+    assert marks.read_text() == "y"
