@@ -147,6 +147,14 @@ def test_a_few_bad_rows_have_no_hint_to_accept_the_nulls(tmp_path: Path) -> None
     assert said(found) == ["c-2.csv has no column age; its rows have null there"]
 
 
+def test_a_later_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "c-1", "id", "income", "age", "left")
+    twice = pa.Table.from_arrays([pa.array(["1"])] * 3, names=["id", "age", "age"])
+    pq.write_table(twice, tmp_path / "c-2.parquet")
+    with pytest.raises(InputError, match=r"c-2.parquet has two columns of the same name"):
+        ingest(tmp_path, "parquet")
+
+
 def test_a_column_that_some_row_of_a_file_has_is_not_lacked() -> None:
     columns = FileColumns(("a",), ("a",)).joined(FileColumns(("a", "b"), ("a", "b")))
     assert find_lacked({"f": columns}, ["a", "b"]) == ()
