@@ -16,6 +16,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
+from millrace.models.data.lacked_columns import LackedColumns
 from millrace.models.data.publish_decision import is_unchanged
 from millrace.models.data.read_source import Progress
 from millrace.models.data.repeated_keys import describe_repeated
@@ -36,6 +37,7 @@ class FullCheck:
         unchanged: whether the newest snapshot has these rows, so that a run publishes nothing.
         repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
         line_breaks: number of cells of CSV files that have line breaks.
+        lacked_columns: the files of the source that lack columns of the table.
         schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
             the pipeline names registered versions.
@@ -47,6 +49,7 @@ class FullCheck:
     unchanged: bool
     repeated_keys: str
     line_breaks: int
+    lacked_columns: tuple[LackedColumns, ...]
     schema: str
     model: str
 
@@ -91,6 +94,7 @@ def check_all(
             if snapshot.repeated_keys
             else "",
             line_breaks=snapshot.line_breaks,
+            lacked_columns=snapshot.lacked_columns,
             schema=describe_schema(snapshot.schema),
             model=model,
         )

@@ -9,6 +9,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.files_read import describe_files
+from millrace.models.data.lacked_columns import describe_lacked
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
@@ -38,6 +39,8 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
         log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
     if snapshot.line_breaks:
         log.warning("%s", describe_line_breaks(snapshot.line_breaks))
+    for line in describe_lacked(snapshot.lacked_columns):
+        log.warning("%s", line)
     if snapshot.repeated_keys:
         log.warning("%s", describe_repeated(snapshot.repeated_keys, snapshot.schema.key))
     if hint := nulls_hint(snapshot):

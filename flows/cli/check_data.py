@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
+from millrace.models.data.lacked_columns import describe_lacked
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
 from millrace.models.data.schema import describe_schema
@@ -58,6 +59,8 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     does = "does not publish them again" if found.unchanged else "publishes them"
     report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run {does}")
     _report_line_breaks(found.line_breaks)
+    for line in describe_lacked(found.lacked_columns):
+        report(f"warning: {line}")
     if found.repeated_keys:
         report(f"warning: {found.repeated_keys}")
     model = f"built, {found.model}" if found.model else "not built, because it refers to others"

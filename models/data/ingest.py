@@ -143,6 +143,7 @@ def _snapshot_of(
         created=True,
         bad_files=combined.bad_files,
         line_breaks=combined.line_breaks,
+        lacked_columns=combined.lacked_columns,
         files_read=done.files,
     )
 

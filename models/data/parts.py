@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from millrace.models.data.column_statistics import ColumnStatistics, merge
+from millrace.models.data.lacked_columns import LackedColumns, combine_lacked
 from millrace.models.data.sources.source import SourceFile
 from millrace.models.data.split import Digest
 
@@ -40,6 +41,7 @@ class Part:
         reasons: number of bad rows by reason.
         bad_files: number of bad rows by path of their file, as far as it is known.
         line_breaks: number of cells of CSV files that have line breaks.
+        lacked_columns: the files of the source that lack columns of the table.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Part:
     reasons: Mapping[str, int] = field(default_factory=dict)
     bad_files: Mapping[str, int] = field(default_factory=dict)
     line_breaks: int = 0
+    lacked_columns: tuple[LackedColumns, ...] = ()
 
     @property
     def size(self) -> int:
@@ -62,6 +65,7 @@ class Part:
         return {
             **{name: value for name, value in vars(self).items() if name != "sources"},
             "sources": [asdict(source) for source in self.sources],
+            "lacked_columns": [asdict(each) for each in self.lacked_columns],
             "digest": self.digest.hexdigest(),
             "statistics": {name: each.as_json() for name, each in self.statistics.items()},
         }
@@ -82,6 +86,7 @@ class Part:
             reasons=values["reasons"],
             bad_files=values.get("bad_files", {}),
             line_breaks=values.get("line_breaks", 0),
+            lacked_columns=tuple(map(LackedColumns.from_json, values.get("lacked_columns", ()))),
         )
 
 
@@ -195,6 +200,7 @@ class Combined:
         reasons: number of bad rows by reason, the most frequent first.
         bad_files: number of bad rows by path of their file, the most first.
         line_breaks: number of cells of CSV files that have line breaks.
+        lacked_columns: the files of the source that lack columns of the table, in order.
     """
 
     parts: tuple[Part, ...]
@@ -204,6 +210,7 @@ class Combined:
     reasons: dict[str, int]
     bad_files: dict[str, int]
     line_breaks: int
+    lacked_columns: tuple[LackedColumns, ...]
 
 
 def combine(parts: Sequence[Part]) -> Combined:
@@ -226,6 +233,7 @@ def combine(parts: Sequence[Part]) -> Combined:
         dict(reasons.most_common()),
         dict(bad_files.most_common()),
         sum(part.line_breaks for part in ordered),
+        combine_lacked(part.lacked_columns for part in ordered),
     )
 
 

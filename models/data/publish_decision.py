@@ -1,10 +1,17 @@
 """Decides whether a snapshot is published, by a pure function of plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.lacked_columns import (
+    LackedColumns,
+    describe_cause,
+    describe_remedy,
+    explain_nulls,
+    reasons_of,
+)
 from millrace.models.data.snapshots import Snapshot
 
 MAX_NAMED = 5
@@ -60,9 +67,12 @@ def nulls_hint(snapshot: Snapshot) -> str | None:
     """Return how to accept rows that are in quarantine because a feature is null.
 
     Returns:
-        The hint, with the declaration to add to the pipeline file; None if no row has such a null.
+        The hint, with the declaration to add to the pipeline file; None if no row has such a null,
+        or only in columns that a file of the source lacks.
     """
-    nulls = [name for name in snapshot.schema.features if _had_nulls(name, snapshot.reasons)]
+    lacked = {name for each in snapshot.lacked_columns for name in each.columns}
+    features = (name for name in snapshot.schema.features if name not in lacked)
+    nulls = [name for name in features if _had_nulls(name, snapshot.reasons)]
     texts = [name for name in nulls if snapshot.schema.column(name).type == "text"]
     if texts:  # a text cannot be nullable, because there is nothing to learn from a missing text
         return (
@@ -95,14 +105,29 @@ def _too_many_bad_rows(
     seen = reading.rows + reading.quarantined
     top = [f"{reason} ({count} rows)" for reason, count in list(reading.reasons.items())[:5]]
     more = len(reading.reasons) - len(top)
-    nulls = nulls_hint(reading)
+    lacked = explain_nulls(reading.lacked_columns, reading.reasons)
+    cause = f"; {describe_cause(lacked)}" if lacked else ""
     return InputError(
         f"{'all' if not reading.rows else reading.quarantined} of the {seen} rows of {spec.source} "
         "are bad and were put into quarantine",
-        seen="; ".join(top) + (f"; and {more} more reasons" if more else ""),
+        seen="; ".join(top) + (f"; and {more} more reasons" if more else "") + cause,
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"this source has {share:.1%}",
-        hint=f"read the columns reason and row of the Delta table {quarantine}; then fix the data, "
-        "or declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
-        + (f"; {nulls}" if nulls else ""),
+        hint="; ".join(_next_steps(reading, lacked, quarantine)),
     )
+
+
+def _next_steps(
+    reading: Snapshot, lacked: Sequence[LackedColumns], quarantine: str
+) -> Iterator[str]:
+    """Yield what to do about bad rows; `lacked` are files whose columns made rows bad."""
+    if lacked:
+        yield describe_remedy(lacked)
+    if lacked and reasons_of(lacked).issuperset(reading.reasons):
+        return
+    yield (
+        f"read the columns reason and row of the Delta table {quarantine}; then fix the data, or "
+        "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
+    )
+    if nulls := nulls_hint(reading):
+        yield nulls

@@ -22,6 +22,7 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import resolve_schema
+from millrace.models.data.lacked_columns import find_lacked
 from millrace.models.data.parts import Part
 from millrace.models.data.quarantine import BadRows, Quarantine, bad_of_chunk
 from millrace.models.data.row_checks import check
@@ -30,6 +31,7 @@ from millrace.models.data.schema import TableSchema
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
     Chunk,
+    FileColumns,
     Source,
     SourceFile,
     read_error,
@@ -54,6 +56,7 @@ class CheckedChunk:
         file: path of the file that they are in; empty if there is not one.
         records: number of each in the file, from 1.
         line_breaks: number of cells of a CSV file that have line breaks.
+        columns: the columns of the file; None if not known.
         rows: number of rows that were read.
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
@@ -65,6 +68,7 @@ class CheckedChunk:
     file: str
     records: Indices
     line_breaks: int
+    columns: FileColumns | None
     rows: int
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
@@ -84,6 +88,7 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
         chunk.file,
         records,
         chunk.line_breaks,
+        chunk.columns,
         chunk.rows.num_rows,
         digest,
         statistics_of(checked.good, schema),
@@ -103,6 +108,7 @@ class Reading:
         statistics: statistics of the good rows, by column.
         line_breaks: number of cells of CSV files that have line breaks.
         keys: hashes of the good rows' keys.
+        columns: the columns of each file with rows, by its path, as far as they are known.
     """
 
     schema: TableSchema
@@ -112,11 +118,15 @@ class Reading:
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
     line_breaks: int = 0
     keys: list[Hashes] = field(default_factory=list)
+    columns: dict[str, FileColumns] = field(default_factory=dict)
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
         self.quarantine.add(chunk.bad, chunk.file, chunk.records)
         self.line_breaks += chunk.line_breaks
+        if chunk.columns and chunk.rows:
+            earlier = self.columns.get(chunk.file, chunk.columns)
+            self.columns[chunk.file] = earlier.joined(chunk.columns)
         self.keys.append(chunk.keys)
         self.digest.add(chunk.digest)
         self.statistics = merge(self.statistics, chunk.statistics)
@@ -139,6 +149,7 @@ class Reading:
             reasons=bad.reasons,
             bad_files=bad.files,
             line_breaks=self.line_breaks,
+            lacked_columns=find_lacked(self.columns, [each.name for each in self.schema.columns]),
         )
         return ReadPart(part, files, bad, np.concatenate([NO_KEYS, *self.keys]))
 

@@ -49,6 +49,8 @@ def count_repeated(uri: str, stored: Snapshot | None, done: ReadRows) -> int | N
         return count_in([*new, *_hashes(uri, files_of(done.kept))])
     rows = np.concatenate(new)
     distinct = np.unique(rows)
+    if not len(distinct):  # every new row is bad
+        return known
     added = [file for read in done.read for file in read.files]
     found = np.zeros(len(distinct), dtype=np.bool_)
     for hashes in _hashes(uri, files_of(done.kept), _range_of(added)):

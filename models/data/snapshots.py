@@ -22,6 +22,7 @@ from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.files_read import FilesRead
 from millrace.models.data.folder import Folder
+from millrace.models.data.lacked_columns import LackedColumns
 from millrace.models.data.schema import BUCKET, TableSchema
 from millrace.models.data.sources.arrow_source import scan_batches
 from millrace.models.data.sources.delta_files import dataset_of
@@ -36,7 +37,7 @@ RETENTION, REMOVED = "_retention", "removed.json"
 SCAN_ROWS = 16_384
 """Rows of a batch: all of a row group, unless its rows are large."""
 SAMPLED_GROUPS = 32
-OF_A_READING = ("bad_files", "line_breaks", "files_read")
+OF_A_READING = ("bad_files", "line_breaks", "lacked_columns", "files_read")
 """What is known of a snapshot only by the ingestion that returned it."""
 
 
@@ -62,6 +63,8 @@ class Snapshot:
             first; empty if another ingestion made the snapshot.
         line_breaks: number of cells of its CSV files that have line breaks; 0 if another ingestion
             made the snapshot.
+        lacked_columns: the files of its source that lack columns of the table; empty if another
+            ingestion made the snapshot.
         files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
@@ -80,6 +83,7 @@ class Snapshot:
     created: bool = False
     bad_files: Mapping[str, int] = field(default_factory=dict)
     line_breaks: int = 0
+    lacked_columns: tuple[LackedColumns, ...] = ()
     files_read: FilesRead | None = None
     removed: str = ""
 

@@ -23,10 +23,12 @@ from millrace.models.data.sources.source import (
     CHUNK_BYTES,
     CHUNK_ROWS,
     Chunk,
+    FileColumns,
     Source,
     SourceFile,
     projection,
     refuse_extension_types,
+    require_distinct,
     slice_batches,
 )
 
@@ -77,7 +79,9 @@ class ParquetSource(FileSource):
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
             with _open_parquet(file) as reader:
-                names = _check_types(reader.schema_arrow, self.spec, file.path).names
+                names = reader.schema_arrow.names
+                require_distinct(names, file.path)
+                _refuse_types(reader.schema_arrow, wanted, file.path)
                 present = [name for name in wanted if name in names]
                 rows = min(_rows_of(self.spec), fitting_rows(reader.metadata))
                 groups = (
@@ -85,7 +89,8 @@ class ParquetSource(FileSource):
                 )
                 earlier = (reader.metadata.row_group(n).num_rows for n in range(groups.start))
                 batches = reader.iter_batches(rows, [*groups], present)
-                yield from slice_batches(batches, file.path, sum(earlier))
+                columns = FileColumns.beside(names, self.schema.names)
+                yield from slice_batches(batches, file.path, sum(earlier), columns)
 
     def cut(self) -> Sequence["ParquetSource"]:
         """Return a large file in pieces of whole row groups, each of about `PIECE_BYTES`."""
@@ -218,5 +223,11 @@ def fitting_rows(metadata: pq.FileMetaData) -> int:
 def _check_types(schema: pa.Schema, spec: DatasetSpec, source: str) -> pa.Schema:
     """Return the schema; raise InputError if a column to read has an Arrow extension type."""
     wanted = projection(spec, schema.names) if spec.features is not None else schema.names
-    refuse_extension_types(pa.schema([schema.field(name) for name in wanted]), source)
+    _refuse_types(schema, wanted, source)
     return schema
+
+
+def _refuse_types(schema: pa.Schema, wanted: Sequence[str], source: str) -> None:
+    """Raise InputError if one of the columns to read has an Arrow extension type."""
+    fields = [schema.field(name) for name in wanted if name in schema.names]
+    refuse_extension_types(pa.schema(fields), source)

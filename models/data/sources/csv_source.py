@@ -17,7 +17,13 @@ from millrace.models.common.arrays import Indices
 from millrace.models.common.errors import InputError
 from millrace.models.data.sources.csv_quotes import REASON, QuoteCheck
 from millrace.models.data.sources.find_files import File, FileSource
-from millrace.models.data.sources.source import Chunk, Unreadable, as_text, projection
+from millrace.models.data.sources.source import (
+    Chunk,
+    FileColumns,
+    Unreadable,
+    as_text,
+    projection,
+)
 
 BLOCK_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 64 * 1024
@@ -39,7 +45,7 @@ class CsvSource(FileSource):
         """Read the rows of all files."""
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
-            yield from _read(file, wanted)
+            yield from _read(file, wanted, self.schema.names)
 
 
 def _read_header(file: File) -> list[str]:
@@ -58,8 +64,9 @@ def _names_in(file: File, block_bytes: int) -> list[str]:
             raise _not_csv(file, error) from error
 
 
-def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
+def _read(file: File, wanted: Sequence[str], first: Sequence[str]) -> Iterator[Chunk]:
     names = _read_header(file)
+    columns = FileColumns.beside(names, first)
     ragged: list[csv.InvalidRow] = []
     rows, lines, quotes = 0, 0, QuoteCheck(file, _delimiter(file))
     with _open(file, ragged, names, [name for name in wanted if name in names]) as reader:
@@ -73,7 +80,7 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
             unreadable = _take_ragged(tuple(ragged), lines, rows, batch.num_rows)
             del ragged[: len(unreadable)]  # the reader is ahead: the rest belongs to later rows
             broken, refused = quotes.look_at(batch)
-            chunk = Chunk(as_text(batch), unreadable, file.path, rows + lines, broken)
+            chunk = Chunk(as_text(batch), unreadable, file.path, rows + lines, broken, columns)
             yield _without(chunk, refused) if len(refused) else chunk
             rows, lines = rows + batch.num_rows, lines + len(unreadable)
     if ragged:

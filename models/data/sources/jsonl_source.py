@@ -15,7 +15,13 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from millrace.models.data.sources.find_files import File, FileSource
-from millrace.models.data.sources.source import TEXT, Chunk, Unreadable, used_columns
+from millrace.models.data.sources.source import (
+    TEXT,
+    Chunk,
+    FileColumns,
+    Unreadable,
+    used_columns,
+)
 
 BLOCK_BYTES = 8 * 1024 * 1024
 _SURROGATE = re.compile(rb"\\[uU][dD][89a-fA-F]|\xed[\xa0-\xbf]")
@@ -35,10 +41,11 @@ class JsonlSource(FileSource):
             before = 0
             for block in _read_blocks(file):
                 chunk = read_block(block)
-                rows = chunk.rows
+                rows, names = chunk.rows, tuple(chunk.rows.schema.names)
+                columns = FileColumns(names, names if used is None else ())
                 if used is not None:
                     rows = rows.select([name for name in rows.schema.names if name in used])
-                yield Chunk(rows, chunk.unreadable, file.path, before)
+                yield Chunk(rows, chunk.unreadable, file.path, before, columns=columns)
                 before += len(chunk)
 
 

@@ -1,6 +1,7 @@
 """The base of all sources of rows: chunks of record batches, and a manifest for the lineage."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,34 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
+class FileColumns:
+    """The columns of a file of the source.
+
+    Attributes:
+        names: the columns that it has, as far as it was read.
+        others: those of them that the source's first file does not have, or may not have.
+    """
+
+    names: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def beside(cls, names: Sequence[str], first: Sequence[str]) -> "FileColumns":
+        """Return the columns of a file of which the source's first file has the columns `first`."""
+        known = set(first)
+        return cls(tuple(names), tuple(name for name in names if name not in known))
+
+    def joined(self, later: "FileColumns") -> "FileColumns":
+        """Return the columns of what was read first and of what was read later."""
+        if self == later:
+            return self
+        return FileColumns(
+            tuple(dict.fromkeys(self.names + later.names)),
+            tuple(dict.fromkeys(self.others + later.others)),
+        )
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some rows of a source, at most about `CHUNK_ROWS`, as they were read.
 
@@ -51,6 +80,7 @@ class Chunk:
         file: path of the file that they are in; empty if they are in no file, or in several.
         before: number of rows and unreadable lines of the file that come before the chunk.
         line_breaks: number of cells of a CSV file that have line breaks.
+        columns: the columns of the file, also those that are not read; None if not known.
     """
 
     rows: pa.RecordBatch
@@ -58,6 +88,7 @@ class Chunk:
     file: str = ""
     before: int = 0
     line_breaks: int = 0
+    columns: FileColumns | None = None
 
     def __len__(self) -> int:
         """Return the number of rows and unreadable lines."""
@@ -176,13 +207,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
     Raises:
         InputError: a column is missing, or the source has two columns of the same name.
     """
-    repeated = sorted({name for name in names if list(names).count(name) > 1})
-    if repeated:
-        raise InputError(
-            f"{spec.source} has two columns of the same name",
-            seen=", ".join(repeated),
-            hint="rename one of them",
-        )
+    require_distinct(names, spec.source)
     named = {
         "target": (spec.target,),
         "key": spec.key,
@@ -198,6 +223,21 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
                     valid=list_names(names),
                     hint=nearest(column, list(names)) or "name one of the columns above",
                 )
+
+
+def require_distinct(names: Sequence[str], source: str) -> None:
+    """Check that no two columns have the same name.
+
+    Raises:
+        InputError: two have.
+    """
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise InputError(
+            f"{source} has two columns of the same name",
+            seen=", ".join(repeated),
+            hint="rename one of them",
+        )
 
 
 def refuse_extension_types(schema: pa.Schema, source: str) -> None:
@@ -218,7 +258,10 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
 
 
 def slice_batches(
-    batches: Iterable[pa.RecordBatch], file: str = "", before: int = 0
+    batches: Iterable[pa.RecordBatch],
+    file: str = "",
+    before: int = 0,
+    columns: FileColumns | None = None,
 ) -> Iterator[Chunk]:
     """Cut large batches into chunks, without a copy; leave out empty batches.
 
@@ -226,12 +269,14 @@ def slice_batches(
         batches: the batches.
         file: path of the file that they are in.
         before: number of rows of the file that come before them.
+        columns: the columns of the file.
     """
     for batch in batches:
         fitting = CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes)
         rows = max(1, min(CHUNK_ROWS, fitting))
         for start in range(0, batch.num_rows, rows):
-            yield Chunk(batch.slice(start, rows), (), file, before + start)
+            part = batch.slice(start, rows)
+            yield Chunk(part, (), file, before + start, columns=columns)
         before += batch.num_rows
 
 

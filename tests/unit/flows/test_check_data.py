@@ -142,6 +142,15 @@ def test_line_breaks_in_cells_are_told(file: Path, options: tuple[str, ...], las
     assert (words in err) == ("\n" in last)
 
 
+def test_a_file_that_lacks_a_column_is_told_by_full(file: Path) -> None:
+    text = file.read_text().replace("r.csv", "r*.csv")
+    file.write_text(text + "  columns: {x: {nullable: true}}\n")
+    (file.parent / "r2.csv").write_text("z,y\n1,0\n")
+    _, err = check(file, GOOD, "--full")
+    words = "warning: r2.csv has no column x; its rows have null there (it has z, which the table "
+    assert words in err
+
+
 @pytest.mark.parametrize("options", [(), ("--full",)])
 @pytest.mark.parametrize("last", ["7,1", "400,1"])
 def test_rows_with_the_key_of_an_earlier_row_are_told(

@@ -467,6 +467,20 @@ def test_repeated_keys_of_new_rows_are_added(
     assert keyed_home.ingest().repeated_keys == 1
 
 
+def test_a_new_file_without_a_good_row_repeats_no_key(keyed_home: Home) -> None:
+    bad = keyed_home.pipeline.folder / "b.csv"
+    bad.write_text(",".join(SCHEMA.names) + "\n" + "none,?,,\n" * 3)
+    found = keyed_home.ingest()
+    assert (found.repeated_keys, found.quarantined) == (1, 3)
+
+
+def test_a_new_file_of_bad_rows_ends_with_the_error_of_the_quarantine(keyed_home: Home) -> None:
+    bad = keyed_home.pipeline.folder / "b.csv"
+    bad.write_text(",".join(SCHEMA.names) + "\n" + "none,?,,\n" * 3000)
+    with pytest.raises(InputError, match="3000 of the 3101 rows .* were put into quarantine"):
+        keyed_home.ingest()
+
+
 def test_keys_that_grow_are_not_read_again(
     keyed_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.training import trainer
 from millrace.models.training.event_log import Reported, Resumed, TrainEvent, WorkersFailed
@@ -103,6 +104,20 @@ def test_an_event_is_left_as_it_was() -> None:
     event = Reported(dict(EPOCH))
     tell(GRAPH, event)
     assert event == Reported(EPOCH)
+
+
+def test_a_file_that_lacks_a_column_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "r1.csv").write_text("x,y\n" + "1,0\n2,1\n" * 9)
+    (tmp_path / "r2.csv").write_text("z,y\n1,0\n")
+    dataset = {"source": "r*.csv", "target": "y", "columns": {"x": {"nullable": True}}}
+    pipeline = Pipeline.model_validate({"name": "t", "dataset": dataset}).with_folder(tmp_path)
+    home = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    with caplog.at_level(logging.WARNING, "millrace"):
+        module.ingest_dataset.fn(pipeline, home)
+    has = "(it has z, which the table does not have)"
+    assert caplog.messages == [f"r2.csv has no column x; its rows have null there {has}"]
 
 
 def test_each_worker_that_failed_is_told_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
