@@ -12,6 +12,7 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.registry.gates import Comparison, Credentials, Incumbent, refusal
+from millrace.models.registry.mlflow_pages import describe_promotion
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion, Package
@@ -139,6 +140,11 @@ class MlflowRegistry:
         return {
             name: DesiredVersion(found.version, found.digest) for name, found in champions.items()
         }
+
+    def describe_promotion(self, model: str) -> str:
+        """Return how the newest version of a model becomes champion."""
+        newest = self.registry.newest_version(model)
+        return describe_promotion(model, newest, self.installation.tracking_uri)
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""

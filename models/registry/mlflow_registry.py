@@ -161,6 +161,20 @@ class Registry:
             )
         return _version_of(found, tuple(found.aliases))
 
+    def newest_version(self, model: str) -> int | None:
+        """Return the number of a model's newest version; None if it has no version.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: MLflow failed.
+        """
+        check_reachable(self.tracking_uri)
+        with registry_errors(f"the versions of {one_line(model)} cannot be listed: "):
+            found = client(self.tracking_uri).search_model_versions(
+                f"name='{model}'", max_results=1, order_by=["version_number DESC"]
+            )
+        return int(found[0].version) if found else None
+
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
         """Return the champions by model name: of all registered models, or only of `model`.
 

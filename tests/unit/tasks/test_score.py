@@ -153,7 +153,7 @@ def test_where_nothing_is_approved_nothing_is_scored(
 ) -> None:
     with pytest.raises(InputError) as told:
         score()
-    assert "alias champion" in str(told.value)
+    assert f"give {version.name} version 1 the alias champion" in str(told.value.hint)
     assert not ray.asked
     assert not runs_of(mlflow_places, version)
 
