@@ -1,5 +1,11 @@
 """The command line: `millrace COMMAND`."""
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C during the imports ends the process without their stack trace; see `_run_command`.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -78,6 +84,8 @@ def main() -> None:
 
 def _run_command(*, as_json: bool) -> None:
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # from here, Ctrl-C is reported
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         make_app({*sys.argv[1:2]} & COMMANDS.keys() or COMMANDS)()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's exit code for Ctrl-C
