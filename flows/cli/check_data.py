@@ -79,8 +79,9 @@ def _report_refusal(pipeline: "Pipeline", found: SampleCheck) -> None:
         return
     others = "" if found.rows < SAMPLE_ROWS else " if the other rows are like these"
     report(f"above max_quarantine {100 * most:g}%: a run would refuse the data{others}")
-    as_snapshot = (pipeline.name, "", -1, "", found.rows - bad, found.schema, {}, {}, bad)
-    if hint := nulls_hint(Snapshot(*as_snapshot, found.reasons)):
+    name, good = pipeline.name, found.rows - bad
+    sample = Snapshot(name, "", -1, "", good, found.schema, {}, {}, bad, found.reasons)
+    if hint := nulls_hint(sample):
         report(hint)
 
 
