@@ -161,8 +161,8 @@ class Registry:
             )
         return _version_of(found, tuple(found.aliases))
 
-    def newest_version(self, model: str) -> int | None:
-        """Return the number of a model's newest version; None if it has no version.
+    def newest_versions(self, model: str) -> list[ModelVersion]:
+        """Return the newest versions of a model without their aliases, at most 100, newest first.
 
         Raises:
             TransientError: MLflow cannot be reached.
@@ -171,9 +171,9 @@ class Registry:
         check_reachable(self.tracking_uri)
         with registry_errors(f"the versions of {one_line(model)} cannot be listed: "):
             found = client(self.tracking_uri).search_model_versions(
-                f"name='{model}'", max_results=1, order_by=["version_number DESC"]
+                f"name='{model}'", max_results=100, order_by=["version_number DESC"]
             )
-        return int(found[0].version) if found else None
+        return [_version_of(each, ()) for each in found]
 
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
         """Return the champions by model name: of all registered models, or only of `model`.

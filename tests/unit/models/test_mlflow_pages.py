@@ -25,3 +25,10 @@ def test_the_way_to_a_champion_is_one_that_is_left(
     newest: int | None, address: str, says: str
 ) -> None:
     assert describe_promotion("m", newest, address).startswith(says)
+
+
+def test_a_version_that_did_not_pass_is_not_proposed() -> None:
+    says = describe_promotion("m", None, "sqlite:///m.db", 2)
+    assert says.startswith(
+        "no version of m has passed its gates (versions: 2); `millrace run FILE`"
+    )
