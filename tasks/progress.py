@@ -34,6 +34,7 @@ class Bar:
     _last: float = field(default_factory=time.monotonic)
     _started: float = field(default_factory=time.monotonic)
     _done: int = 0
+    _logged: tuple[int, str] | None = None
 
     def __post_init__(self) -> None:
         self._task = (
@@ -46,7 +47,10 @@ class Bar:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, note=note)
             return
-        if done and (time.monotonic() - self._last >= _LINE_SECONDS or done == self.total):
+        if not done or (done, note) == self._logged:
+            return
+        if time.monotonic() - self._last >= _LINE_SECONDS or done == self.total:
+            self._logged = done, note
             self._log(note)
 
     def report_silence(self) -> None:

@@ -14,9 +14,11 @@ from millrace.models.registry.gates import Promotion, decide
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
+    CERTIFICATE_TAG,
     CHALLENGER,
     CHAMPION,
     DATASET_TAG,
+    FAILED,
     ModelVersion,
     dataset_tag,
 )
@@ -66,7 +68,7 @@ def register_version(
         )
     tags = {
         "millrace.candidate": chosen.name,
-        "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",
+        CERTIFICATE_TAG: "passed" if certificate.passed else f"{FAILED}{chosen.reason}",
         DATASET_TAG: dataset_tag(snapshot.name, snapshot.version),
         "millrace.dataset_digest": snapshot.digest,
         **report.tags,

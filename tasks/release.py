@@ -12,9 +12,15 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.registry.gates import Comparison, Credentials, Incumbent, refusal
+from millrace.models.registry.mlflow_pages import describe_promotion
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.models.registry.version_files import (
+    CERTIFICATE_TAG,
+    FAILED,
+    ModelVersion,
+    Package,
+)
 from millrace.serving.release.actions import Action, describe_action
 from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import ledger_of
@@ -139,6 +145,13 @@ class MlflowRegistry:
         return {
             name: DesiredVersion(found.version, found.digest) for name, found in champions.items()
         }
+
+    def describe_promotion(self, model: str) -> str:
+        """Return how the newest version of a model that passed its gates becomes champion."""
+        versions = self.registry.newest_versions(model)
+        passed = [each.version for each in versions if not has_failed(each.tags)]
+        newest, failed = next(iter(passed), None), len(versions) - len(passed)
+        return describe_promotion(model, newest, self.installation.tracking_uri, failed)
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""
@@ -287,6 +300,11 @@ class MlflowRegistry:
         if known is None:
             known = self._versions[model, version] = self.registry.version(model, version)
         return known
+
+
+def has_failed(tags: Mapping[str, str]) -> bool:
+    """Return whether a version's tags say that it did not pass its gates."""
+    return tags.get(CERTIFICATE_TAG, "").startswith(FAILED)
 
 
 def _plain(release: Release) -> dict[str, object]:

@@ -12,6 +12,7 @@ from millrace.models.data.files_read import describe_files
 from millrace.models.data.lacked_columns import describe_lacked
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
+from millrace.models.data.sample_check import describe_reasons
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
@@ -35,8 +36,8 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
     log.info("%s", describe_schema(snapshot.schema))
     if snapshot.quarantined:
         where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
-        reasons = dict(snapshot.reasons)
-        log.warning("%s rows in quarantine: %s%s", snapshot.quarantined, reasons, where)
+        reasons = describe_reasons(snapshot.reasons)
+        log.warning("%s rows in quarantine: %s%s", f"{snapshot.quarantined:,}", reasons, where)
     if snapshot.line_breaks:
         log.warning("%s", describe_line_breaks(snapshot.line_breaks))
     for line in describe_lacked(snapshot.lacked_columns):

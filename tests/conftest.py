@@ -47,6 +47,12 @@ def pytest_configure() -> None:
     reaper.start()
 
 
+def pytest_collection_finish() -> None:
+    """Have Ctrl-C end the tests with a report: an import of the command line has changed that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all of tests/chaos, and put the unit tests that start a Ray before the others.

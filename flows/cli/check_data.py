@@ -7,14 +7,21 @@ from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
 from millrace.models.data.lacked_columns import describe_lacked
+from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
-from millrace.models.data.sample_check import check_sample, describe_reasons, require_good_rows
+from millrace.models.data.sample_check import (
+    SAMPLE_ROWS,
+    SampleCheck,
+    check_sample,
+    describe_reasons,
+    require_good_rows,
+)
 from millrace.models.data.schema import describe_schema
+from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
 
 if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
-    from millrace.models.data.snapshots import Snapshot
 
 
 def check_first_rows(pipeline: "Pipeline") -> None:
@@ -33,6 +40,7 @@ def check_first_rows(pipeline: "Pipeline") -> None:
     bad = sum(found.reasons.values())
     words = f", {bad:,} of them bad: {describe_reasons(found.reasons)}" if bad else ", all good"
     report(f"sample: the first {found.rows:,} rows{words}")
+    _report_refusal(pipeline, found)
     _report_line_breaks(found.line_breaks)
     if found.repeated_keys:
         report(f"warning: {describe_repeated(found.repeated_keys, found.schema.key)}")
@@ -67,15 +75,26 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     report(f"model: {model}")
 
 
+def _report_refusal(pipeline: "Pipeline", found: SampleCheck) -> None:
+    """Report that a run would refuse a source of which this large a share is bad."""
+    bad, most = sum(found.reasons.values()), pipeline.dataset.max_quarantine
+    if bad <= most * found.rows:
+        return
+    others = "" if found.rows < SAMPLE_ROWS else " if the other rows are like these"
+    report(f"above max_quarantine {100 * most:g}%: a run would refuse the data{others}")
+    name, good = pipeline.name, found.rows - bad
+    sample = Snapshot(name, "", -1, "", good, found.schema, {}, {}, bad, found.reasons)
+    if hint := nulls_hint(sample):
+        report(hint)
+
+
 def _report_line_breaks(cells: int) -> None:
     if cells:
         report(f"warning: {describe_line_breaks(cells)}")
 
 
-def _newest_snapshot(pipeline: "Pipeline") -> "Snapshot | None":
+def _newest_snapshot(pipeline: "Pipeline") -> Snapshot | None:
     """Return the newest snapshot in a local home; None if there is none."""
-    from millrace.models.data.snapshots import open_snapshot
-
     with suppress(MillraceError):
         installation = settings.load().installation()
         if "://" not in installation.tables_uri:

@@ -1,5 +1,12 @@
 """The command line: `millrace COMMAND`."""
 
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C during the imports ends the process without their stack trace; see `_run_command`.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -78,19 +85,30 @@ def main() -> None:
 
 def _run_command(*, as_json: bool) -> None:
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # from here, Ctrl-C is reported
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         make_app({*sys.argv[1:2]} & COMMANDS.keys() or COMMANDS)()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer's exit code for Ctrl-C
-            report(_describe_stop())
+            _report_stop()
         raise
     except KeyboardInterrupt:  # while typer was still being set up
-        report(_describe_stop())
+        _report_stop()
         sys.exit(INTERRUPTED)
     except Exception as error:
         # A `MillraceError`, a known error of an external tool, or else a bug in Millrace.
         reported = explain_external_error(error) or _unexpected_error(error)
         console.print_error(reported, as_json=as_json)
         sys.exit(reported.exit_code)
+
+
+def _report_stop() -> None:
+    """Say that the command was stopped; from now on a Ctrl-C ends it in the middle of its exit.
+
+    Ray and Prefect's server notice the end of their command, and end by themselves.
+    """
+    report(_describe_stop())
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
 
 
 def _describe_stop() -> str:

@@ -143,6 +143,10 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
+    from millrace.flows.score_dates import parse_date
+
+    if date is not None:
+        parse_date(date)  # before anything is imported or started
     from millrace.flows.cli import show
     from millrace.flows.finished_scores import find_finished_scores
 

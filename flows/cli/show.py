@@ -235,13 +235,16 @@ def _circumstances(release: "Release") -> str:
 
 def training_rows(outcome: "TrainOutcome") -> list[Row]:
     """Return the table rows for a training run."""
+    from millrace.models.data.sample_check import describe_reasons
+
     snapshot, promotion = outcome.snapshot, outcome.promotion
     state = "new" if snapshot.created else "unchanged"
     rows: list[Row] = [
         ("snapshot", f"{snapshot.rows:,} rows, version {snapshot.version} ({state})")
     ]
     if snapshot.quarantined:
-        rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
+        reasons = describe_reasons(snapshot.reasons)
+        rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {reasons}"))
     rows += [("workers failed", failure) for failure in outcome.failures]
     rows += outcome.report.rows
     champion = "champion" if promotion.champion else "not champion"

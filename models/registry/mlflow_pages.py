@@ -27,3 +27,25 @@ def page(address: str, path: str) -> str:
 def version_page(address: str, model: str, version: int) -> str:
     """Return the address of the page of a model version, where its aliases are set."""
     return page(address, f"#/models/{model}/versions/{version}")
+
+
+def describe_promotion(model: str, newest: int | None, tracking_uri: str, failed: int = 0) -> str:
+    """Return what a user does next, so that a model has a champion.
+
+    Args:
+        model: the model's name.
+        newest: number of its newest version that passed its gates; None if it has none.
+        tracking_uri: address of the MLflow server; without a server, a database.
+        failed: number of its versions that did not pass their gates.
+    """
+    if newest is None and failed:
+        return (
+            f"no version of {model} has passed its gates (versions: {failed:,}); `millrace run "
+            "FILE` trains another, `millrace score FILE --version N` scores with one anyway"
+        )
+    if newest is None:
+        return "`millrace run FILE`, then give the version the alias champion in the MLflow UI"
+    give = f"give {model} version {newest} the alias champion"
+    if tracking_uri.startswith(("http://", "https://")):
+        return f"{give} on its page, {version_page(tracking_uri, model, newest)}"
+    return f"`millrace up`, then {give} in the MLflow UI"

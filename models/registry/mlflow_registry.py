@@ -161,6 +161,20 @@ class Registry:
             )
         return _version_of(found, tuple(found.aliases))
 
+    def newest_versions(self, model: str) -> list[ModelVersion]:
+        """Return the newest versions of a model without their aliases, at most 100, newest first.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: MLflow failed.
+        """
+        check_reachable(self.tracking_uri)
+        with registry_errors(f"the versions of {one_line(model)} cannot be listed: "):
+            found = client(self.tracking_uri).search_model_versions(
+                f"name='{model}'", max_results=100, order_by=["version_number DESC"]
+            )
+        return [_version_of(each, ()) for each in found]
+
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
         """Return the champions by model name: of all registered models, or only of `model`.
 

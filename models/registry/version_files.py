@@ -22,6 +22,8 @@ from millrace.models.registry.tracking import client
 DIGEST_TAG = "millrace.digest"
 DATASET_TAG = "millrace.dataset"
 """Tag with the snapshot that the version was trained on; see `dataset_tag`."""
+CERTIFICATE_TAG, FAILED = "millrace.certificate", "failed: "
+"""The tag that says whether a version passed its gates, and the beginning of a value if not."""
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"

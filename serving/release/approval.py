@@ -170,7 +170,7 @@ class Approver:
                 if isinstance(verdict, Undecided):
                     return self._check(model, state, verdict)
         if isinstance(verdict, Unapproved):
-            raise _no_version(model, verdict)
+            raise self._no_version(model, verdict)
         return Choice(verdict.desired, True, verdict.reason)
 
     def choose_named(self, model: str, desired: DesiredVersion) -> Choice:
@@ -207,7 +207,7 @@ class Approver:
                 self.registry.write_tags(model, version, {STATUS: "refused", REASON: reason})
             what = f"version {version} of {model} has the alias champion and is refused, and "
             unapproved = Unapproved(what + "nothing else is live", reason, version)
-            raise _no_version(model, unapproved) from error
+            raise self._no_version(model, unapproved) from error
         if state.has_refused(desired):
             self._append(model, "withdrawn", desired, "the version is tried again", began)
             self.registry.write_tags(model, version, {STATUS: None, REASON: None})
@@ -248,20 +248,19 @@ class Approver:
         self.ledger.append(release)
         self.registry.report(release)
 
-
-def _no_version(model: str, verdict: Unapproved) -> InputError:
-    """Return the error of a batch job that has no version to score with."""
-    if verdict.version is None:
+    def _no_version(self, model: str, verdict: Unapproved) -> InputError:
+        """Return the error of a batch job that has no version to score with."""
+        if verdict.version is None:
+            return InputError(
+                verdict.what,
+                valid=f"a version of {model} with the alias champion",
+                hint=self.registry.describe_promotion(model),
+            )
         return InputError(
             verdict.what,
-            valid=f"a version of {model} with the alias champion",
-            hint="run `millrace run FILE`, then set the alias champion in the MLflow UI",
+            seen=verdict.seen,
+            valid="a version that a release accepts; Triton and batch jobs use the same version",
+            hint="fix what `seen` says, or move the alias champion to another version; `millrace "
+            f"release` tries version {verdict.version} again, and `millrace score FILE --version "
+            f"{verdict.version}` scores with it anyway",
         )
-    return InputError(
-        verdict.what,
-        seen=verdict.seen,
-        valid="a version that a release accepts; Triton and batch jobs use the same version",
-        hint="fix what `seen` says, or move the alias champion to another version; `millrace "
-        f"release` tries version {verdict.version} again, and `millrace score FILE --version "
-        f"{verdict.version}` scores with it anyway",
-    )

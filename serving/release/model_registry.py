@@ -22,6 +22,9 @@ class ModelRegistry(Protocol):
             TransientError: the registry does not answer.
         """
 
+    def describe_promotion(self, model: str) -> str:
+        """Return how a version of a model becomes champion: what a user does next."""
+
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""
 

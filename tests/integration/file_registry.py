@@ -89,6 +89,9 @@ class FileRegistry:
             if model in (None, name)
         }
 
+    def describe_promotion(self, model: str) -> str:
+        return f"give a version of {model} the alias champion"
+
     def tags(self, model: str, version: int) -> Mapping[str, str]:
         return self.written.get((model, version), {})
 

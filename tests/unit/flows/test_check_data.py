@@ -52,6 +52,13 @@ def test_bad_rows_of_the_sample_are_counted(file: Path) -> None:
     assert "sample: the first 403 rows, 3 of them bad: x: null (2); " in err
 
 
+def test_a_sample_that_a_run_would_refuse_is_told_with_what_accepts_it(file: Path) -> None:
+    assert "max_quarantine" not in check(file, GOOD + ",1\n" * 21)[1]
+    _, err = check(file, GOOD + ",1\n" * 22)
+    assert "above max_quarantine 5%: a run would refuse the data\n" in err
+    assert "dataset.columns: {x: {nullable: true}} accepts nulls" in err
+
+
 def test_rows_after_the_sample_are_read_by_full_only(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

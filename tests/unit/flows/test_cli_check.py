@@ -84,3 +84,12 @@ def test_the_schema_is_json_asked_for_or_not(arguments: list[str]) -> None:
 
 def _stop(_: object) -> None:
     raise KeyError("past the file")
+
+
+@pytest.mark.parametrize("date", ["24.11.2026", "2026-13-24"])
+def test_a_date_that_is_none_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, date: str
+) -> None:
+    monkeypatch.setattr(pipeline_commands, "prepare", _stop)
+    with pytest.raises(InputError, match="the date is not valid"):
+        pipeline_commands.score(tmp_path / "p.yaml", date=date)

@@ -1,6 +1,7 @@
 """Commands that only look at what there is start in a moment: they load none of the large tools."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,19 @@ def test_the_answer_that_nothing_is_to_be_scored_loads_nothing_large() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_ctrl_c_during_the_imports_ends_the_process_quietly() -> None:
+    program = (
+        "import builtins, os, signal\n"
+        "real = builtins.__import__\n"
+        "def stop(name, *more):\n"
+        "    if name == 'typer':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = stop\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import millrace.flows.cli.main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -53,7 +53,7 @@ def _trained(
     promotion: Promotion, tracking_uri: str, kind: str = "graph", **values: Any
 ) -> TrainOutcome:
     snapshot: Any = SimpleNamespace(
-        rows=10, version=0, created=True, quarantined=2, reasons={"a is missing": 2}
+        rows=10, version=0, created=True, quarantined=1790, reasons={"a: null": 1790}
     )
     report = KindReport({}, {}, {}, {}, "", (), (), rows=(("test accuracy", "0.9900"),))
     outcome = TrainOutcome(
@@ -134,7 +134,7 @@ def test_a_summary_shows_rows_failures_and_what_the_kind_reports(
     ]
     for line in (
         "snapshot 10 rows, version 0 (new)",
-        "quarantined 2 rows: {'a is missing': 2}",
+        "quarantined 1,790 rows: a: null (1,790)",
         "workers failed resumed from the checkpoint of epoch 2",
         "test accuracy 0.9900",
         "registered digits version 3, not champion: promotion is manual",

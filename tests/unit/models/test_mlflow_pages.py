@@ -1,4 +1,6 @@
-from millrace.models.registry.mlflow_pages import REGISTRY, page, version_page
+import pytest
+
+from millrace.models.registry.mlflow_pages import REGISTRY, describe_promotion, page, version_page
 
 
 def test_a_page_says_what_the_ui_is_used_for_inside_its_fragment() -> None:
@@ -9,3 +11,24 @@ def test_a_page_says_what_the_ui_is_used_for_inside_its_fragment() -> None:
         "/#/models/a/versions/3?workflowType=machine_learning"
     )
     assert page("http://m", "#/x?y=1").endswith("?y=1&workflowType=machine_learning")
+
+
+@pytest.mark.parametrize(
+    ("newest", "address", "says"),
+    [
+        (None, "sqlite:///m.db", "`millrace run FILE`, then give the version the alias champion"),
+        (3, "sqlite:///m.db", "`millrace up`, then give m version 3 the alias champion in the"),
+        (3, "http://h:5000", "give m version 3 the alias champion on its page, http://h:5000/#/m"),
+    ],
+)
+def test_the_way_to_a_champion_is_one_that_is_left(
+    newest: int | None, address: str, says: str
+) -> None:
+    assert describe_promotion("m", newest, address).startswith(says)
+
+
+def test_a_version_that_did_not_pass_is_not_proposed() -> None:
+    says = describe_promotion("m", None, "sqlite:///m.db", 2)
+    assert says.startswith(
+        "no version of m has passed its gates (versions: 2); `millrace run FILE`"
+    )

@@ -111,6 +111,9 @@ class Home:
             raise TransientError("MLflow does not answer")
         return {} if self.champion is None else {"m": desired(self.champion)}
 
+    def describe_promotion(self, model: str) -> str:
+        return f"give {model} version 7 the alias champion"
+
     def fetch(self, model: str, version: int) -> Any:
         if version in self.unreadable:
             raise WorkError(f"the files of version {version} are not those that were signed")
@@ -423,6 +426,12 @@ def test_the_reason_says_why_the_alias_is_not_followed(home: Home) -> None:
     assert choice.reason == (
         f"version 1 is live; version 2 has the alias champion and was refused: {REFUSAL}"
     )
+
+
+def test_without_a_champion_the_error_names_the_version_to_promote(home: Home) -> None:
+    with pytest.raises(InputError, match="m has no champion to score with") as caught:
+        home.approver().choose("m")
+    assert caught.value.hint == "give m version 7 the alias champion"
 
 
 def test_a_refused_champion_with_nothing_live_is_an_error_with_the_way_out(home: Home) -> None:

@@ -30,3 +30,12 @@ def test_a_fast_task_has_no_line_but_the_last(monkeypatch: pytest.MonkeyPatch) -
     with progress.bar("ingest", None, "rows"):
         pass
     assert lines == ["%s: done in %.1f s"]
+
+
+def test_a_state_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(progress.log, "info", lambda words, *more: lines.append(words % more))
+    with progress.bar("score", 9, "rows") as bar:
+        for done in (4, 9, 9):
+            bar.update(done)
+    assert lines[:-1] == ["score: 9/9 rows"]

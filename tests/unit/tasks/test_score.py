@@ -151,9 +151,12 @@ def test_the_live_version_scores(
 def test_where_nothing_is_approved_nothing_is_scored(
     mlflow_places: Installation, ray: Scoring, version: Planted, score: Any
 ) -> None:
+    plant(
+        mlflow_places, version.name, good(1, tags={"millrace.certificate": "failed: it is worse"})
+    )
     with pytest.raises(InputError) as told:
         score()
-    assert "alias champion" in str(told.value)
+    assert f"give {version.name} version 1 the alias champion" in str(told.value.hint)
     assert not ray.asked
     assert not runs_of(mlflow_places, version)
 
