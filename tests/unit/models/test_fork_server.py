@@ -131,6 +131,7 @@ def test_only_this_user_may_connect(server: Server) -> None:
 def test_a_client_that_no_longer_waits_gets_no_program(server: Server) -> None:
     """It has started the program itself, and two workers of Ray must not have one id."""
     marks = server.folder / "marks"
+    assert server.start("pass").wait() == 0  # it listens by now
     program = server.folder / "program.py"
     program.write_text(f"open({str(marks)!r}, 'a').write('x')")
     os.kill(server.process.pid, signal.SIGSTOP)
