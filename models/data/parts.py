@@ -20,8 +20,8 @@ from millrace.models.data.split import Digest
 LARGE_BYTES = 32 * 1024 * 1024
 """Files of the source are read together until they have this size."""
 MOST_SMALL = 32
-"""Most parts that are smaller than `LARGE_BYTES`. More are read again together, so that a table
-that grows by small files does not fall apart into them."""
+"""Most parts that are smaller than `LARGE_BYTES`. Of more, all but the `SMALL_PARTS` largest are
+read again together, so that a table that grows by small files does not fall apart into them."""
 SMALL_PARTS = 16
 """Up to about this many small parts files are spread over several, so that a change of one file
 reads few others again; then new files share a part. `MOST_SMALL` leaves room for those."""
@@ -129,9 +129,11 @@ def plan_reading(
         for part in parts
         if part.sources and unchanged.issuperset(file.path for file in part.sources)
     ]
-    small = [part for part in kept if part.size < LARGE_BYTES]
+    small = sorted((part for part in kept if part.size < LARGE_BYTES), key=lambda part: -part.size)
     if len(small) > MOST_SMALL:
-        kept, small = [part for part in kept if part.size >= LARGE_BYTES], []
+        # The smallest, as in a log-structured merge tree, so that a row is seldom read again.
+        small, joined = small[:SMALL_PARTS], {part.id for part in small[SMALL_PARTS:]}
+        kept = [part for part in kept if part.id not in joined]
     ids = {part.id for part in kept}
     stays = {file.path for part in kept for file in part.sources}
     read = [file for file in found if file.path not in stays]

@@ -69,11 +69,30 @@ def test_a_source_without_files_is_always_read() -> None:
     assert planned([made], []) == ([], ["a"], [])
 
 
-def test_many_small_parts_are_read_again_together() -> None:
-    small = [source(f"{number:03d}") for number in range(MOST_SMALL + 1)]
+def test_the_smallest_of_many_small_parts_are_read_again_together() -> None:
+    small = [source(f"{number:03d}", 100 + number) for number in range(MOST_SMALL + 1)]
     large = source("x", LARGE_BYTES)
-    kept, dropped, read = planned([*map(part, small), part(large)], [*small, large])
-    assert (kept, len(dropped), len(read)) == (["x"], MOST_SMALL + 1, MOST_SMALL + 1)
+    known = [*map(part, small), part(large)]
+    plan = plan_reading(known, [*small, large], lambda old, new: old == new)
+    assert [each.id for each in plan.kept] == [each.path for each in [*small[-SMALL_PARTS:], large]]
+    assert [tuple(each.path for each in group) for group in plan.read] == [
+        tuple(each.path for each in small[:-SMALL_PARTS])
+    ]
+
+
+def test_a_table_that_grows_every_night_reads_few_rows_again() -> None:
+    found = [source(f"0-{number:02d}", 500) for number in range(20)]
+    parts = [part(*group) for group in group_files(found)]
+    again = 0
+    for night in range(1, 366):
+        found.append(source(f"{night:03d}", 100))
+        plan = plan_reading(parts, found, lambda old, new: old == new)
+        read = [file for group in plan.read for file in group]
+        again += sum(file.size for file in read) - 100
+        parts = [*plan.kept, *(part(*group) for group in plan.read)]
+        assert len(parts) <= MOST_SMALL + 1
+    assert {file for each in parts for file in each.sources} == set(found)
+    assert again < 3 * sum(file.size for file in found)
 
 
 def test_small_files_are_read_together_and_large_ones_alone() -> None:
