@@ -38,6 +38,7 @@ class FullCheck:
         repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
         line_breaks: number of cells of CSV files that have line breaks.
         lacked_columns: the files of the source that lack columns of the table.
+        left_out: number of rows that are left out, because their keys were forgotten.
         schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
             the pipeline names registered versions.
@@ -50,6 +51,7 @@ class FullCheck:
     repeated_keys: str
     line_breaks: int
     lacked_columns: tuple[LackedColumns, ...]
+    left_out: int
     schema: str
     model: str
 
@@ -95,6 +97,7 @@ def check_all(
             else "",
             line_breaks=snapshot.line_breaks,
             lacked_columns=snapshot.lacked_columns,
+            left_out=snapshot.left_out,
             schema=describe_schema(snapshot.schema),
             model=model,
         )

@@ -9,6 +9,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.files_read import describe_files
+from millrace.models.data.forgotten_keys import describe_left_out
 from millrace.models.data.lacked_columns import describe_lacked
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
@@ -38,6 +39,8 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
         where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
         reasons = describe_reasons(snapshot.reasons)
         log.warning("%s rows in quarantine: %s%s", f"{snapshot.quarantined:,}", reasons, where)
+    if snapshot.left_out:
+        log.warning("%s", describe_left_out(snapshot.left_out))
     if snapshot.line_breaks:
         log.warning("%s", describe_line_breaks(snapshot.line_breaks))
     for line in describe_lacked(snapshot.lacked_columns):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import report
 from millrace.models.common.errors import MillraceError
+from millrace.models.data.forgotten_keys import describe_left_out
 from millrace.models.data.lacked_columns import describe_lacked
 from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
@@ -67,6 +68,8 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     does = "does not publish them again" if found.unchanged else "publishes them"
     report(f"rows: {rows:,}{bad if found.quarantined else ', all good'}; a run {does}")
     _report_line_breaks(found.line_breaks)
+    if found.left_out:
+        report(f"warning: {describe_left_out(found.left_out)}")
     for line in describe_lacked(found.lacked_columns):
         report(f"warning: {line}")
     if found.repeated_keys:

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 REPORT_SECONDS, LOOK_SECONDS = 5.0, 0.5
 SOURCE_HINT = (
-    "erase the rows from the source and from the inputs of batch jobs too; a later reading of the "
-    "same files would bring them back"
+    "erase the rows from the source and from the inputs of batch jobs too; of the source, later "
+    "runs leave them out, until --allow-again"
+)
+ALLOWED_HINT = (
+    "files of the source that change are read with these keys; to read all files: millrace run "
+    "FILE --set dataset.mode=full"
 )
 
 
@@ -32,6 +36,13 @@ def forget(
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show where the rows are; erase nothing.")
+    ] = False,
+    allow_again: Annotated[
+        bool,
+        typer.Option(
+            "--allow-again",
+            help="Erase nothing; let later runs read rows with these keys again.",
+        ),
     ] = False,
     key_columns: Annotated[
         list[str] | None,
@@ -52,6 +63,9 @@ def forget(
             hint="the column _key of the predictions has the keys",
         )
     installation = settings.load().installation()
+    if allow_again:
+        _allow_again(installation, model, keys, as_json)
+        return
     from millrace.tasks.retention.forget import find_rows
     from millrace.tasks.retention.forget import forget as erase
 
@@ -76,6 +90,22 @@ def forget(
         if dry_run
         else f"next: {SOURCE_HINT}"
     )
+
+
+def _allow_again(
+    installation: "Installation", model: str, keys: frozenset[str], as_json: bool
+) -> None:
+    from millrace.tasks.retention.forget import allow_again
+
+    allowed = allow_again(installation, model, keys, Waiting().wait)
+    missing = sorted(keys - allowed)
+    if as_json:
+        console.print_json({"allowed": len(allowed), "missing": missing})
+        return
+    report(f"keys that later runs read again: {len(allowed):,}")
+    if missing:
+        report(f"keys that were not forgotten: {_shorten(missing)}")
+    report(f"next: {ALLOWED_HINT}")
 
 
 class Waiting:

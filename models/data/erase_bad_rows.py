@@ -41,7 +41,7 @@ def by_stored_row(keys: Collection[str], key_columns: KeyColumns) -> Erasure:
         return set(row) == {LINE} and LINE not in key_columns
 
     def match(rows: pa.Table) -> pa.Array:
-        stored = [_read(text or "", key_columns) for text in rows[ROW].to_pylist()]
+        stored = _read_all(rows[ROW], key_columns)
         lines = [_key_in_line(row[LINE], words) if is_line(row) else None for row in stored]
         made = [only_wanted(each, wanted) for each in _keys_of(stored, key_columns)]
         return pc.coalesce(*made, pa.array(lines, pa.string()))
@@ -65,6 +65,20 @@ def split_key(key: str, columns: int) -> list[str]:
         return [key]
     parts = re.findall(r"(?:^|\|)((?:\\.|[^\\|])*)", key)
     return [re.sub(r"\\(.)", r"\1", part) for part in parts]
+
+
+def stored_keys(rows: pa.Array, key_columns: KeyColumns) -> list[pa.Array]:
+    """Return the keys of bad rows, which are stored as JSON: as they are cast, and as they are.
+
+    Args:
+        rows: the rows, strings; null if a row was not written.
+        key_columns: without any no keys are known, so nothing is returned.
+    """
+    return _keys_of(_read_all(rows, key_columns), key_columns)
+
+
+def _read_all(rows: pa.Array | pa.ChunkedArray, key_columns: KeyColumns) -> list[Row]:
+    return [_read(text or "", key_columns) for text in rows.to_pylist()]
 
 
 def _read(text: str, key_columns: KeyColumns) -> Row:

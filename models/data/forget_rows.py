@@ -7,7 +7,7 @@ Every step follows from the files, so a command that was stopped can be run agai
 would tell is recorded: that tables made of the rows have to go.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from millrace.models.common.errors import TransientError
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
+from millrace.models.data.forgotten_keys import remember_forgotten
 from millrace.models.data.scrub_files import Erased, Found, find_files, scrub_files
 from millrace.models.data.snapshot_use import find_held_versions, hold_erasure, is_ingesting
 from millrace.models.data.snapshot_without import publish_without
@@ -31,9 +32,16 @@ Wait = Callable[[str], None]
 
 @contextmanager
 def forgotten_in_snapshots(
-    name: str, uri: str, erasure: Erasure, wait: Wait, derived: Sequence[Folder] = ()
+    name: str,
+    uri: str,
+    erasure: Erasure,
+    wait: Wait,
+    derived: Sequence[Folder] = (),
+    bad_keys: Collection[str] = (),
 ) -> Iterator[Erased]:
     """Erase rows from all snapshots of a dataset; no ingestion begins while the block runs.
+
+    Later ingestions leave out rows with the keys that were found.
 
     Args:
         name: the dataset's name.
@@ -41,6 +49,7 @@ def forgotten_in_snapshots(
         erasure: the rows.
         wait: called again and again while an ingestion, or a job that needs the rows, runs.
         derived: tables that are made of snapshots; they are removed if a snapshot had the rows.
+        bad_keys: keys that later ingestions leave out too, because bad rows have them.
 
     Raises:
         InputError: the newest snapshot would have no rows.
@@ -64,6 +73,8 @@ def forgotten_in_snapshots(
             # A job may have begun before the others were kept from it.
             if is_ingesting(uri) or dataset.version != version or dataset.find_reader(found):
                 continue
+            # Before the files no longer say which keys were found.
+            remember_forgotten(uri, found.keys | set(bad_keys))
             dataset.remove_stale()
             yield erased + scrub_files(uri, erasure)
             return

@@ -19,6 +19,7 @@ from millrace.models.common.installation import EMBEDDED, Installation, has_jobs
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
+from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.part_store import (
     PartList,
     reading_of,
@@ -64,7 +65,7 @@ def ingest(
         installation: where the tables and the staging folder are.
         on_progress: called after each batch with the number of rows read so far.
         typed_by: a snapshot of another table, from which a dataset without a snapshot takes the
-            types of its columns.
+            types of its columns, and the keys that were forgotten.
 
     Raises:
         InputError: the source is missing, does not fit the pipeline file or the family, or has too
@@ -97,7 +98,9 @@ def _ingest(
         staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder,
         task_runner(installation) as run_tasks,
     ):
-        done = read_changes(source, table, stored or typed_by, folder, run_tasks, on_progress)
+        forgotten = ForgottenKeys.read(typed_by.uri if typed_by else uri)
+        known = stored or typed_by
+        done = read_changes(source, table, known, folder, run_tasks, on_progress, forgotten)
         combined = combine(done.parts)
         require_few_categories(done.schema, combined.statistics)
         snapshot = replace(
@@ -144,6 +147,7 @@ def _snapshot_of(
         bad_files=combined.bad_files,
         line_breaks=combined.line_breaks,
         lacked_columns=combined.lacked_columns,
+        left_out=combined.left_out,
         files_read=done.files,
     )
 

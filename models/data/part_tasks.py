@@ -6,11 +6,12 @@ the same, to the last bit. A task can be pickled, and running it again makes oth
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from millrace.models.common.hardware import memory_bytes
+from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.read_source import Progress, ReadPart, read_part
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.sources.source import Chunk, Source, SourceFile
@@ -66,6 +67,7 @@ class ReadTask:
         is_whole: whether the source is whole files, whose digests are taken as well.
         opened: the rows if they are open already, so that the task cannot be pickled; None: the
             task opens them.
+        forgotten: keys whose rows are left out.
     """
 
     source: Source
@@ -73,11 +75,12 @@ class ReadTask:
     folder: Path
     is_whole: bool = True
     opened: Iterator[Chunk] | None = None
+    forgotten: ForgottenKeys = field(default_factory=ForgottenKeys)
 
     def run(self, on_rows: Progress, threads: int) -> ReadPart:
         """Read the rows."""
         chunks, spec = self.opened or self.source.chunks(), self.source.spec
-        read = read_part(chunks, self.schema, spec, self.folder, on_rows, threads)
+        read = read_part(chunks, self.schema, spec, self.folder, on_rows, threads, self.forgotten)
         return read.of_files(self.source.read_files()) if self.is_whole else read
 
 
@@ -131,6 +134,7 @@ def read_groups(
     folder: Path,
     run_tasks: TaskRunner,
     on_rows: Progress,
+    forgotten: ForgottenKeys,
 ) -> tuple[ReadPart, ...]:
     """Read groups of files into parts, a large file into several.
 
@@ -141,6 +145,7 @@ def read_groups(
         folder: staging folder for the rows.
         run_tasks: runs the tasks.
         on_rows: called with the number of rows that were read since the last call.
+        forgotten: keys whose rows are left out.
 
     Raises:
         InputError: a column has too many categories, or a file cannot be read.
@@ -149,7 +154,7 @@ def read_groups(
     sources = [source.only(group) for group in groups]
     cut = [(each, each.cut()) for each in sources]
     tasks = [
-        ReadTask(piece, schema, folder, is_whole=len(pieces) == 1)
+        ReadTask(piece, schema, folder, is_whole=len(pieces) == 1, forgotten=forgotten)
         for _, pieces in cut
         for piece in pieces
     ]

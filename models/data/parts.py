@@ -42,6 +42,7 @@ class Part:
         bad_files: number of bad rows by path of their file, as far as it is known.
         line_breaks: number of cells of CSV files that have line breaks.
         lacked_columns: the files of the source that lack columns of the table.
+        left_out: number of rows that were left out, because their keys were forgotten.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Part:
     bad_files: Mapping[str, int] = field(default_factory=dict)
     line_breaks: int = 0
     lacked_columns: tuple[LackedColumns, ...] = ()
+    left_out: int = 0
 
     @property
     def size(self) -> int:
@@ -87,6 +89,7 @@ class Part:
             bad_files=values.get("bad_files", {}),
             line_breaks=values.get("line_breaks", 0),
             lacked_columns=tuple(map(LackedColumns.from_json, values.get("lacked_columns", ()))),
+            left_out=values.get("left_out", 0),
         )
 
 
@@ -203,6 +206,7 @@ class Combined:
         bad_files: number of bad rows by path of their file, the most first.
         line_breaks: number of cells of CSV files that have line breaks.
         lacked_columns: the files of the source that lack columns of the table, in order.
+        left_out: number of rows that were left out, because their keys were forgotten.
     """
 
     parts: tuple[Part, ...]
@@ -213,6 +217,7 @@ class Combined:
     bad_files: dict[str, int]
     line_breaks: int
     lacked_columns: tuple[LackedColumns, ...]
+    left_out: int
 
 
 def combine(parts: Sequence[Part]) -> Combined:
@@ -236,6 +241,7 @@ def combine(parts: Sequence[Part]) -> Combined:
         dict(bad_files.most_common()),
         sum(part.line_breaks for part in ordered),
         combine_lacked(part.lacked_columns for part in ordered),
+        sum(part.left_out for part in ordered),
     )
 
 

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.files_read import NO_FILES, FilesRead
+from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.part_store import PartList, parts_of_newest, reading_of
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, group_files, plan_reading
@@ -51,6 +52,7 @@ def read_changes(
     folder: Path,
     run_tasks: TaskRunner,
     on_progress: Progress | None = None,
+    forgotten: ForgottenKeys | None = None,
 ) -> ReadRows:
     """Read the new and changed files of a source, or all of it if that is not possible.
 
@@ -61,13 +63,14 @@ def read_changes(
         folder: staging folder for the rows.
         run_tasks: runs the tasks that read the rows.
         on_progress: called after each batch with the number of rows read so far.
+        forgotten: keys whose rows are left out; None: no keys.
 
     Raises:
         InputError: there are no rows, a column does not fit, or the source cannot be read.
         TransientError: a source on the network cannot be read to the end, or a file changed while
             it was read.
     """
-    way = _Way(folder, run_tasks, _Counter(on_progress).add)
+    way = _Way(folder, run_tasks, _Counter(on_progress).add, forgotten or ForgottenKeys())
     if table is None or stored is None:
         return _read_all(source, stored.schema if stored else None, way, "the first ingestion")
     known = _known_parts(table, stored.uri, source.spec)
@@ -81,17 +84,20 @@ def read_changes(
 
 @dataclass(frozen=True)
 class _Way:
-    """How files are read: into which folder, by what, and who is told of the rows."""
+    """How files are read: into which folder, by what, who is told, and without which rows."""
 
     folder: Path
     run_tasks: TaskRunner
     on_rows: Progress
+    forgotten: ForgottenKeys
 
     def read(
         self, source: Source, groups: Sequence[tuple[SourceFile, ...]], schema: TableSchema
     ) -> tuple[ReadPart, ...]:
         """Read groups of files into parts."""
-        return read_groups(source, groups, schema, self.folder, self.run_tasks, self.on_rows)
+        return read_groups(
+            source, groups, schema, self.folder, self.run_tasks, self.on_rows, self.forgotten
+        )
 
 
 @dataclass
@@ -152,5 +158,5 @@ def _read_all(source: Source, stored: TableSchema | None, way: _Way, because: st
     if len(groups) > 1 or len(source.cut()) > 1:
         del rows
         return ReadRows(schema, (), way.read(source, groups, schema), files)
-    task = ReadTask(source, schema, way.folder, opened=rows)
+    task = ReadTask(source, schema, way.folder, opened=rows, forgotten=way.forgotten)
     return ReadRows(schema, (), tuple(way.run_tasks([task], way.on_rows)), files)

@@ -21,6 +21,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
+from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.infer_schema import resolve_schema
 from millrace.models.data.lacked_columns import find_lacked
 from millrace.models.data.parts import Part
@@ -61,6 +62,7 @@ class CheckedChunk:
         digest: digest of the good rows.
         statistics: statistics of the good rows, by column.
         keys: hashes of the good rows' keys; none if no columns are the key.
+        left_out: number of rows that were left out, because their keys were forgotten.
     """
 
     good: pa.RecordBatch
@@ -73,11 +75,14 @@ class CheckedChunk:
     digest: Digest
     statistics: Mapping[str, ColumnStatistics]
     keys: Hashes
+    left_out: int
 
 
-def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> CheckedChunk:
+def check_chunk(
+    schema: TableSchema, quarantine: Quarantine, forgotten: ForgottenKeys, chunk: Chunk
+) -> CheckedChunk:
     """Check and count the rows of a chunk; write no more bad rows than the quarantine takes."""
-    checked = check(chunk.rows, schema, quarantine.room)
+    checked = forgotten.leave_out(check(chunk.rows, schema, quarantine.room), schema)
     bad, records = bad_of_chunk(chunk, checked)
     hashes, digest = hash_rows(checked.good), Digest()
     digest.update(hashes)
@@ -93,6 +98,7 @@ def check_chunk(schema: TableSchema, quarantine: Quarantine, chunk: Chunk) -> Ch
         digest,
         statistics_of(checked.good, schema),
         keys if schema.key else keys[:0],
+        chunk.rows.num_rows - checked.good.num_rows - checked.bad.num_rows,
     )
 
 
@@ -109,6 +115,7 @@ class Reading:
         line_breaks: number of cells of CSV files that have line breaks.
         keys: hashes of the good rows' keys.
         columns: the columns of each file with rows, by its path, as far as they are known.
+        left_out: number of rows that were left out, because their keys were forgotten.
     """
 
     schema: TableSchema
@@ -119,11 +126,13 @@ class Reading:
     line_breaks: int = 0
     keys: list[Hashes] = field(default_factory=list)
     columns: dict[str, FileColumns] = field(default_factory=dict)
+    left_out: int = 0
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
         self.quarantine.add(chunk.bad, chunk.file, chunk.records)
         self.line_breaks += chunk.line_breaks
+        self.left_out += chunk.left_out
         if chunk.columns and chunk.rows:
             earlier = self.columns.get(chunk.file, chunk.columns)
             self.columns[chunk.file] = earlier.joined(chunk.columns)
@@ -150,6 +159,7 @@ class Reading:
             bad_files=bad.files,
             line_breaks=self.line_breaks,
             lacked_columns=find_lacked(self.columns, [each.name for each in self.schema.columns]),
+            left_out=self.left_out,
         )
         return ReadPart(part, files, bad, np.concatenate([NO_KEYS, *self.keys]))
 
@@ -209,6 +219,7 @@ def read_part(
     folder: Path,
     on_rows: Progress,
     threads: int,
+    forgotten: ForgottenKeys,
 ) -> ReadPart:
     """Read rows into a part: good rows into files, bad rows into quarantine, and counts.
 
@@ -219,6 +230,7 @@ def read_part(
         folder: staging folder for the rows.
         on_rows: called after each batch with its number of rows.
         threads: number of threads that check, and of those that write.
+        forgotten: keys whose rows are left out.
 
     Raises:
         InputError: a column has too many categories, or the source cannot be read.
@@ -232,7 +244,7 @@ def read_part(
     )
     try:
         with closing(rows):
-            check_next = partial(check_chunk, schema, reading.quarantine)
+            check_next = partial(check_chunk, schema, reading.quarantine, forgotten)
             for chunk in map_ahead(check_next, chunks, threads):
                 reading.add(chunk)
                 rows.add(chunk.good)

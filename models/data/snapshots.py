@@ -37,7 +37,7 @@ RETENTION, REMOVED = "_retention", "removed.json"
 SCAN_ROWS = 16_384
 """Rows of a batch: all of a row group, unless its rows are large."""
 SAMPLED_GROUPS = 32
-OF_A_READING = ("bad_files", "line_breaks", "lacked_columns", "files_read")
+OF_A_READING = ("bad_files", "line_breaks", "lacked_columns", "left_out", "files_read")
 """What is known of a snapshot only by the ingestion that returned it."""
 
 
@@ -65,6 +65,8 @@ class Snapshot:
             made the snapshot.
         lacked_columns: the files of its source that lack columns of the table; empty if another
             ingestion made the snapshot.
+        left_out: number of rows of its source that were left out, because their keys were
+            forgotten; 0 if another ingestion made the snapshot.
         files_read: which files of the source that ingestion read, and why; None if another did.
         removed: when its rows were removed, ISO 8601; empty while they are there.
     """
@@ -84,6 +86,7 @@ class Snapshot:
     bad_files: Mapping[str, int] = field(default_factory=dict)
     line_breaks: int = 0
     lacked_columns: tuple[LackedColumns, ...] = ()
+    left_out: int = 0
     files_read: FilesRead | None = None
     removed: str = ""
 

@@ -13,7 +13,8 @@ from millrace.models.data.erase_bad_rows import KeyColumns, by_dead_letter, by_s
 from millrace.models.data.erase_rows import erase_in_newest, named_sizes
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
-from millrace.models.data.forget_rows import Wait, forgotten_in_snapshots
+from millrace.models.data.forget_rows import Wait, alone, forgotten_in_snapshots
+from millrace.models.data.forgotten_keys import remove_forgotten
 from millrace.models.data.schema import KEY
 from millrace.models.data.scrub_files import Erased, find_files, scrub_files
 from millrace.models.data.snapshots import DATASETS, QUARANTINE, open_snapshot
@@ -136,6 +137,8 @@ def forget(
 ) -> Outcome:
     """Erase the rows with some keys from snapshots, quarantine, predictions and dead letters.
 
+    Later ingestions leave out rows with the keys that were found in snapshots or quarantine.
+
     A command that was stopped can be run again, and goes on.
 
     Args:
@@ -153,11 +156,12 @@ def forget(
         OSError: a table's folder cannot be written.
     """
     scope = _open_scope(installation, model, keys, declared)
-    erasures = scope.erasures
+    erasures, bad_uri = scope.erasures, scope.uri(QUARANTINE)
+    bad_keys = find_files(bad_uri, erasures[QUARANTINE]).keys
     with forgotten_in_snapshots(
-        model, scope.uri(DATASETS), erasures[DATASETS], wait, scope.derived()
+        *(model, scope.uri(DATASETS), erasures[DATASETS], wait, scope.derived(), bad_keys)
     ) as snapshots:
-        quarantine = _forget_in_quarantine(scope.uri(QUARANTINE), erasures[QUARANTINE])
+        quarantine = _forget_in_quarantine(bad_uri, erasures[QUARANTINE])
         staged = find_left_staging(installation.staging, model)
         for folder in staged:
             shutil.rmtree(folder)
@@ -174,6 +178,28 @@ def forget(
     if outcome.failed:
         raise _not_erased(outcome.failed)
     return outcome
+
+
+def allow_again(
+    installation: Installation, model: str, keys: Collection[str], wait: Wait
+) -> frozenset[str]:
+    """Let later ingestions read rows with some keys again, and return the keys that were forgotten.
+
+    Args:
+        installation: where the tables are.
+        model: the model, which has the name of its dataset.
+        keys: values of `_key`.
+        wait: called again and again while another command erases rows.
+
+    Raises:
+        InputError: there is no such dataset.
+        OSError: the table's folder cannot be written.
+    """
+    uri = installation.table(DATASETS, model)
+    if not Folder(uri).exists():
+        raise InputError(f"there is no dataset {model!r}", seen=uri, hint="check the model's name")
+    with alone(uri, wait):
+        return remove_forgotten(uri, keys)
 
 
 def _forget_in_quarantine(uri: str, erasure: Erasure) -> Erased:

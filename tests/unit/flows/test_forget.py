@@ -82,6 +82,16 @@ def test_a_file_that_is_no_text_is_refused_with_a_next_step(ingested: Rows, tmp_
     assert "CSV UTF-8" in str(raised.value)
 
 
+def test_a_forgotten_key_may_be_allowed_again(ingested: Rows) -> None:
+    ingested(GOOD)
+    _, err = forget("--key", "a")
+    assert "later runs leave them out, until --allow-again" in err
+    found = as_json("--key", "a", "--key", "b", "--allow-again")
+    assert found == {"allowed": 1, "missing": ["b"]}
+    _, err = forget("--key", "a", "--allow-again")
+    assert "keys that were not forgotten: a" in err
+
+
 @pytest.mark.parametrize("by_file", [True, False])
 def test_a_quarantine_alone_is_searched_by_the_columns_that_are_declared(
     ingested: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_file: bool

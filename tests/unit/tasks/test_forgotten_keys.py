@@ -1,0 +1,158 @@
+"""A forgotten row stays away, though the source still has it, until it is allowed again."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.forgotten_keys import ForgottenKeys, describe_left_out
+from millrace.models.data.ingest import ingest
+from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
+from millrace.tasks.check_all import check_all
+from millrace.tasks.retention.forget import allow_again, forget
+
+ROWS = [f"k{n},g{n % 2},{n / 7:.3f},{'ab'[n % 2]}" for n in range(20)]
+SECRET, BAD = "k7", "k20,g0,,a"
+Read = Callable[..., Snapshot]
+
+
+class Waited(Exception):
+    """Raised instead of waiting."""
+
+
+def no_wait(what: str) -> None:
+    raise Waited(what)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Installation:
+    return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+
+
+def pipeline_in(folder: Path, **settings: Any) -> Pipeline:
+    columns = {"id": {"type": "string"}, "g": {"type": "string"}, "x": {"type": "float"}}
+    dataset = {"source": "*.csv", "target": "y", "key": ["id"], "columns": columns}
+    return Pipeline.model_validate(
+        {"name": "t", "dataset": {**dataset, "max_quarantine": 0.5, **settings}}
+    ).with_folder(folder)
+
+
+@pytest.fixture
+def read(tmp_path: Path, home: Installation) -> Read:
+    """Return what ingests two files; keyword arguments are settings of the dataset."""
+    (tmp_path / "a.csv").write_text("\n".join(["id,g,x,y", *ROWS[:10]]) + "\n")
+    (tmp_path / "b.csv").write_text("\n".join(["id,g,x,y", *ROWS[10:]]) + "\n")
+    return lambda **settings: ingest(pipeline_in(tmp_path, **settings), home)
+
+
+def keys_of(snapshot: Snapshot) -> set[str]:
+    return {key for rows in scan(snapshot) for key in rows["_key"].to_pylist()}
+
+
+def change(file: Path) -> None:
+    with file.open("a") as opened:
+        opened.write("new,g0,1.5,b\n")
+
+
+@pytest.mark.parametrize("how", ["full", "changed", "other settings"])
+def test_a_forgotten_row_stays_out_of_later_snapshots(
+    read: Read, home: Installation, tmp_path: Path, how: str
+) -> None:
+    read()
+    forget(home, "t", [SECRET], no_wait)
+    without = open_snapshot(home, "t")
+    if how == "changed":
+        change(tmp_path / "a.csv")
+    settings: dict[str, dict[str, Any]] = {
+        "full": {"mode": "full"},
+        "other settings": {"features": ["x"]},
+    }
+    again = read(**settings.get(how, {}))
+    assert SECRET not in keys_of(again)
+    assert again.left_out == 1
+    if how == "full":
+        assert (again.created, again.digest) == (False, without.digest)
+    assert again.rows == without.rows + (how == "changed")
+
+
+def test_an_unchanged_source_leaves_nothing_to_say(read: Read, home: Installation) -> None:
+    read()
+    forget(home, "t", [SECRET], no_wait)
+    assert (read().created, read().left_out) == (False, 0)
+
+
+def test_a_key_of_several_columns_stays_out(read: Read, home: Installation) -> None:
+    read(key=["g", "id"])
+    forget(home, "t", ["g1|k7"], no_wait)
+    again = read(key=["g", "id"], mode="full")
+    assert (again.rows, again.left_out) == (19, 1)
+
+
+def test_a_row_without_key_columns_stays_out_by_its_hash(read: Read, home: Installation) -> None:
+    key = sorted(keys_of(read(key=[])))[0]
+    forget(home, "t", [key], no_wait)
+    again = read(key=[], mode="full")
+    assert (again.rows, again.left_out, key in keys_of(again)) == (19, 1, False)
+
+
+def test_a_forgotten_bad_row_stays_out_of_quarantine(
+    read: Read, home: Installation, tmp_path: Path
+) -> None:
+    with (tmp_path / "b.csv").open("a") as file:
+        file.write(f"{BAD}\nk21,g0,,a\n")
+    assert read().quarantined == 2
+    forget(home, "t", ["k20"], no_wait)
+    change(tmp_path / "b.csv")
+    again = read()
+    assert (again.quarantined, again.left_out, again.bad_files) == (
+        1, 1, {str(tmp_path / "b.csv"): 1}
+    )  # fmt: skip
+    stored = DeltaTable(home.table("quarantine", "t")).to_pyarrow_table()
+    assert not [row for row in stored["row"].to_pylist() if "k20" in row]
+    assert set(stored["record"].to_pylist()) == {12}
+
+
+def test_a_key_that_is_allowed_again_is_read(read: Read, home: Installation) -> None:
+    read()
+    forget(home, "t", [SECRET, "k8"], no_wait)
+    assert allow_again(home, "t", [SECRET, "unknown"], no_wait) == {SECRET}
+    again = read(mode="full")
+    assert (again.rows, again.left_out) == (19, 1)
+    assert SECRET in keys_of(again)
+    assert allow_again(home, "t", [SECRET], no_wait) == set()
+
+
+def test_a_key_without_a_row_is_not_remembered(read: Read, home: Installation) -> None:
+    read()
+    forget(home, "t", ["unknown", SECRET], no_wait)
+    forget(home, "t", ["k8"], no_wait)
+    stored = ForgottenKeys.read(home.table("datasets", "t"))
+    assert stored.hashes.tolist() == ForgottenKeys.of([SECRET, "k8"]).hashes.tolist()
+
+
+def test_a_full_check_leaves_it_out_too(read: Read, home: Installation, tmp_path: Path) -> None:
+    read()
+    forget(home, "t", [SECRET], no_wait)
+    found = check_all(pipeline_in(tmp_path), open_snapshot(home, "t"), None)
+    assert (found.rows, found.left_out, found.unchanged) == (19, 1, True)
+
+
+def test_a_model_without_a_dataset_is_refused(home: Installation) -> None:
+    with pytest.raises(InputError, match="there is no dataset"):
+        allow_again(home, "nothing", ["a"], no_wait)
+
+
+def test_tasks_of_other_machines_get_the_keys() -> None:
+    again = pickle.loads(pickle.dumps(ForgottenKeys.of(["a", "b"])))
+    assert again.hashes.tolist() == ForgottenKeys.of(["b", "a"]).hashes.tolist()
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, "1 row was left"), (2500, "2,500 rows were left")])
+def test_rows_that_were_left_out_are_told(rows: int, words: str) -> None:
+    assert describe_left_out(rows).startswith(words)
