@@ -71,6 +71,7 @@ soak: $(ALL) ## Swap versions 50 times under 100,000 requests; kill 100 batch jo
 	@$(BIN)/python -m tests.chaos.batch_crowd
 	@$(BIN)/python -m tests.chaos.ingest_kills
 	@$(BIN)/python -m tests.chaos.retention_crowd
+	@$(BIN)/python -m tests.chaos.histories
 
 screenshots: $(ALL) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)

@@ -63,11 +63,16 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def shrink_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files of a few rows be large enough for a part of their own."""
     monkeypatch.setattr(parts, "LARGE_BYTES", 2000)
     monkeypatch.setattr(parts, "MOST_SMALL", 3)
     monkeypatch.setattr(parts, "SMALL_PARTS", 2)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_groups(monkeypatch)
 
 
 class Home:
