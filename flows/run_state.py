@@ -5,10 +5,8 @@ their supervisor is alive. The kernel releases the lock when the supervisor dies
 crash, a reboot nor a reused process id can make a stale record look alive.
 """
 
-import fcntl
 import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from typing import IO
 from pydantic import TypeAdapter
 
 from millrace.models.common.errors import SilentError, TransientError
+from millrace.models.common.file_locks import is_locked, open_private, try_lock
 from millrace.models.common.private_files import replace_private
 
 RECORD = "services.json"
@@ -98,14 +97,7 @@ def read_live(run: Path) -> RunRecord | None:
 
 def is_supervisor_alive(run: Path) -> bool:
     """Return whether a process holds the supervisor's lock."""
-    try:
-        with (run / LOCK).open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return is_locked(run / LOCK)
 
 
 def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | None:
@@ -120,17 +112,14 @@ def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
     Returns:
         The open file, or None if another process holds the lock.
     """
-    handle = os.fdopen(os.open(run / name, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    handle = open_private(run / name)
     deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                handle.close()
-                return None
-            time.sleep(0.05)
+    while not try_lock(handle):
+        if time.monotonic() > deadline:
+            handle.close()
+            return None
+        time.sleep(0.05)
+    return handle
 
 
 def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:

@@ -7,6 +7,8 @@ import fcntl
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.models.common.file_locks import is_locked
+
 
 def hold_log(descriptor: int) -> None:
     """Mark an open log file as in use, as long as this process or a child has it open.
@@ -20,11 +22,4 @@ def hold_log(descriptor: int) -> None:
 
 def is_log_in_use(file: Path) -> bool:
     """Return whether a process has a log open that it holds."""
-    try:
-        with file.open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return is_locked(file, also_shared=True)

@@ -7,7 +7,6 @@ which only this user may enter. The private folder is not in the home folder, wh
 long for a socket.
 """
 
-import fcntl
 import os
 import shutil
 import stat
@@ -16,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from millrace.models.common.errors import WorkError
+from millrace.models.common.file_locks import is_locked
 
 RAY = "ray"
 LOGS_SECONDS = 7 * 24 * 3600.0
@@ -86,22 +86,16 @@ def _is_left(path: Path, age: float) -> bool:
         return not _runs(path.name.removeprefix("fork-").partition(".")[0])
     if path.name.startswith("session_"):
         return age > LOGS_SECONDS and not _runs(path.name.rpartition("_")[2])
-    return age > NEW_SECONDS and not _is_locked(path)
+    return age > NEW_SECONDS and not _is_shared(path)
 
 
 def _runs(pid: str) -> bool:
     return pid.isdecimal() and Path("/proc", pid).exists()
 
 
-def _is_locked(run: Path) -> bool:
+def _is_shared(run: Path) -> bool:
     """Return whether a command holds a share of the Ray in the folder."""
-    for share in run.glob("ray/share-*"):
-        with share.open("rb") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-    return False
+    return any(map(is_locked, run.glob("ray/share-*")))
 
 
 def ray_logs() -> str:

@@ -4,7 +4,6 @@ On a file system the lease `NAME.lock` is a lock of the kernel. An object store 
 there the lease `NAME.lease` is a file that its holder rewrites every `HEARTBEAT_SECONDS`.
 """
 
-import fcntl
 import logging
 import os
 import random
@@ -18,6 +17,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 from millrace.models.common.errors import TransientError
+from millrace.models.common.file_locks import try_lock
 from millrace.models.common.slow_step import repeat_while
 from millrace.models.data.folder import Folder
 
@@ -103,7 +103,7 @@ def _open_locked(path: Path, work: Work) -> IO[str]:
     """Return the lock's file, locked for this process alone."""
     for left in reversed(range(TRIES)):
         file = path.open("a+")
-        if _try_lock(file, fcntl.LOCK_EX):
+        if try_lock(file):
             if _is_at(file, path):
                 return file
         elif not left:
@@ -123,22 +123,14 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     with file:
-        if not _try_lock(file, fcntl.LOCK_SH):
+        if not try_lock(file, shared=True):
             return True
         # An empty file may be one that its owner has opened, and locks next.
-        if os.fstat(file.fileno()).st_size and _try_lock(file, fcntl.LOCK_EX):
+        if os.fstat(file.fileno()).st_size and try_lock(file):
             with suppress(FileNotFoundError):
                 if _is_at(file, path):
                     path.unlink()
         return False
-
-
-def _try_lock(file: IO[str], how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -4,13 +4,12 @@ The embedded Ray has 30 s to start. On two cores, four that start at once slow e
 none of them is ready in time.
 """
 
-import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from millrace.models.common.file_locks import try_lock
 from millrace.models.common.slow_step import report_while
 
 RETRY_SECONDS = 0.2
@@ -25,16 +24,8 @@ def wait_turn(lock: Path, step: str) -> Iterator[None]:
         step: what is done in the block, for the line that is logged while this process waits.
     """
     with lock.open("a") as file:
-        if not _is_free(file):
+        if not try_lock(file):
             with report_while(f"{step} is waiting for its turn: another command does it now"):
-                while not _is_free(file):
+                while not try_lock(file):
                     time.sleep(RETRY_SECONDS)
         yield  # closing the file releases the lock
-
-
-def _is_free(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -11,7 +11,6 @@ The folder `run/ray` of the home connects the commands with the service `ray` of
 - `jobs/JOB.json`: the environment of the command that owns a job, for its workers.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from millrace.models.common.file_locks import open_private, try_lock
 from millrace.models.common.private_files import replace_private
 from millrace.models.common.slow_step import report_while
 
@@ -201,7 +201,7 @@ class WarmRay:
         held: list[IO[bytes]] = []
         try:
             for path in self.shares():
-                handle = _try_lock(path)
+                handle = _open_locked(path)
                 if handle is None:
                     break
                 held.append(handle)
@@ -229,7 +229,7 @@ class WarmRay:
         deadline = time.monotonic() + SHARE_SECONDS
         while True:
             for path in self.shares():
-                handle = _try_lock(path)
+                handle = _open_locked(path)
                 if handle is not None:
                     return handle
             if time.monotonic() > deadline:
@@ -275,12 +275,10 @@ class WarmRay:
         return found
 
 
-def _try_lock(path: Path) -> IO[bytes] | None:
+def _open_locked(path: Path) -> IO[bytes] | None:
     """Return the locked file, or None if another process holds its lock."""
-    handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        return None
-    return handle
+    handle = open_private(path)
+    if try_lock(handle):
+        return handle
+    handle.close()
+    return None

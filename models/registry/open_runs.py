@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from millrace.models.common.file_locks import try_lock
+
 FOLDER = "open_runs"
 LEFT = "the run's process ended without reporting a result"
 
@@ -118,11 +120,7 @@ def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
     Yield None if the process that wrote the note still runs.
     """
     with file.open() as held:
-        found = None
-        with suppress(BlockingIOError):
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = json.load(held)
-        yield found
+        yield json.load(held) if try_lock(held) else None
 
 
 def find_open_runs(folder: Path) -> dict[str, float]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.file_locks import try_lock
 from millrace.serving.triton.model_config import LABELS, to_text
 from millrace.serving.triton.server_index import owner_of
 from millrace.serving.triton.version_config import triton_kind
@@ -220,12 +221,11 @@ class Repository:
     @contextmanager
     def _lock(self, file: str, *, wait: bool = True) -> Iterator[bool]:
         with open(self.staging / file, "w", opener=_open_private) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
+            if wait:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 yield True
+            else:
+                yield try_lock(lock)
 
     def _model(self, model: str) -> Path:
         if not NAME.fullmatch(model):
