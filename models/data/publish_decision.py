@@ -41,7 +41,7 @@ def decide(
     if classes is not None and len(classes) < 2:
         return InputError(
             f"the target {spec.target!r} has only one class, so there is nothing to learn",
-            seen=f"{classes[0][0]!r} in all {reading.rows} rows",
+            seen=f"{classes[0][0]!r} in all {reading.rows:,} rows",
             valid="two classes or more",
             hint="choose another dataset.target, or add rows of other classes",
         )
@@ -50,7 +50,7 @@ def decide(
         if column.type == "category" and not column.categories:
             return InputError(
                 f"column {name!r} holds no value, so there are no categories to learn from",
-                seen=f"only nulls in all {reading.rows} rows",
+                seen=f"only nulls in all {reading.rows:,} rows",
                 hint=f"leave {name!r} out of dataset.features",
             )
     return "unchanged" if is_unchanged(reading, stored) else "publish"
@@ -103,13 +103,13 @@ def _too_many_bad_rows(
     reading: Snapshot, spec: DatasetSpec, quarantine: str, share: float
 ) -> InputError:
     seen = reading.rows + reading.quarantined
-    top = [f"{reason} ({count} rows)" for reason, count in list(reading.reasons.items())[:5]]
+    top = [f"{reason} ({count:,} rows)" for reason, count in list(reading.reasons.items())[:5]]
     more = len(reading.reasons) - len(top)
     lacked = explain_nulls(reading.lacked_columns, reading.reasons)
     cause = f"; {describe_cause(lacked)}" if lacked else ""
     return InputError(
-        f"{'all' if not reading.rows else reading.quarantined} of the {seen} rows of {spec.source} "
-        "are bad and were put into quarantine",
+        f"{f'{reading.quarantined:,}' if reading.rows else 'all'} of the {seen:,} rows of "
+        f"{spec.source} are bad and were put into quarantine",
         seen="; ".join(top) + (f"; and {more} more reasons" if more else "") + cause,
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"this source has {share:.1%}",

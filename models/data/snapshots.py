@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from millrace.models.common.arrays import spread
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, list_names, nearest
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
@@ -114,9 +114,7 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
     try:
         table = DeltaTable(uri)
     except TableNotFoundError as error:
-        raise InputError(
-            f"there is no dataset {name!r}", seen=uri, hint="to ingest it: millrace run FILE"
-        ) from error
+        raise no_dataset(installation, name) from error
     commits = _read_commits(table)
     chosen = max(commits, default=None) if version is None else version
     if chosen not in commits:
@@ -127,6 +125,17 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
         )
     snapshot = _read_snapshot(name, uri, chosen, commits[chosen])
     return replace(snapshot, removed=read_removed(uri).get(chosen, ""))
+
+
+def no_dataset(installation: Installation, name: str) -> InputError:
+    """Return the error of a dataset that does not exist."""
+    known = Folder(installation.table(DATASETS, "")).folders()
+    return InputError(
+        f"there is no dataset {name!r}",
+        seen=installation.table(DATASETS, name),
+        valid=list_names(known) if known else None,
+        hint=nearest(name, known) or "to ingest it: millrace run FILE",
+    )
 
 
 def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:

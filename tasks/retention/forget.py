@@ -17,7 +17,7 @@ from millrace.models.data.forget_rows import Wait, alone, forgotten_in_snapshots
 from millrace.models.data.forgotten_keys import remove_forgotten
 from millrace.models.data.schema import KEY
 from millrace.models.data.scrub_files import Erased, find_files, scrub_files
-from millrace.models.data.snapshots import DATASETS, QUARANTINE, open_snapshot
+from millrace.models.data.snapshots import DATASETS, QUARANTINE, no_dataset, open_snapshot
 from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_files import list_data_files, list_drafts
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
@@ -197,7 +197,7 @@ def allow_again(
     """
     uri = installation.table(DATASETS, model)
     if not Folder(uri).exists():
-        raise InputError(f"there is no dataset {model!r}", seen=uri, hint="check the model's name")
+        raise no_dataset(installation, model)
     with alone(uri, wait):
         return remove_forgotten(uri, keys)
 

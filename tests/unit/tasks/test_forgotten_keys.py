@@ -156,3 +156,10 @@ def test_tasks_of_other_machines_get_the_keys() -> None:
 @pytest.mark.parametrize(("rows", "words"), [(1, "1 row was left"), (2500, "2,500 rows were left")])
 def test_rows_that_were_left_out_are_told(rows: int, words: str) -> None:
     assert describe_left_out(rows).startswith(words)
+
+
+def test_a_mistyped_model_is_told_what_there_is(read: Read, home: Installation) -> None:
+    read()
+    with pytest.raises(InputError) as raised:
+        open_snapshot(home, "tt")
+    assert (raised.value.valid, raised.value.hint) == ("t", "did you mean 't'?")
