@@ -20,6 +20,16 @@ Supervisor(settings, services)
 for each in services:
     each.clean_up()
 """
+DEPLOYMENTS = """
+from prefect.runner import Runner
+from millrace.flows.deployments import serve
+from millrace.flows.deployments.deployment_specs import plan_deployments
+specs = plan_deployments(settings.pipeline_files(), settings.deployments)
+assert len(specs) > 2
+for each in specs:
+    serve.build_deployment(each)
+    serve._read_flow_name(each.entrypoint)
+"""
 
 
 def _loaded_by(program: str, folder: Path) -> set[str]:
@@ -42,3 +52,7 @@ def _loaded_by(program: str, folder: Path) -> set[str]:
 
 def test_the_supervisor_loads_nothing_large(tmp_path: Path) -> None:
     assert _loaded_by(SUPERVISOR, tmp_path) == set()
+
+
+def test_the_deployments_load_prefect_only(tmp_path: Path) -> None:
+    assert _loaded_by(DEPLOYMENTS, tmp_path) == {"prefect"}
