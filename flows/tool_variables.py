@@ -131,11 +131,11 @@ def apply(settings: Settings) -> Settings:
 
 def _list_live_versions(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """Yield model, version and digest of each version that was ever live in this home."""
-    from millrace.serving.release.ledger import ledger_of
-
     installation = settings.installation()
     if not any(installation.model_repository.iterdir()):
         return  # a new home: nothing was ever released from it
+    from millrace.serving.release.ledger import ledger_of  # 20 MB, which only an old home needs
+
     for release in ledger_of(installation).releases():
         if release.kind == "live":
             yield release.model, release.version, release.digest

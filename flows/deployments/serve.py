@@ -7,13 +7,15 @@ and starts each run in its own process, with its own environment.
 import asyncio
 import os
 import signal
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import TAG, catch_up
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
+from millrace.flows.deployments.flow_outline import read_flow_outline
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
 from millrace.flows.services.health import is_url_healthy
 from millrace.flows.services.service_specs import deployments_ready_file
@@ -37,15 +39,23 @@ MAX_RUNS = 1000
 def build_deployment(spec: DeploymentSpec, is_paused: bool = False) -> "RunnerDeployment":
     """Return the Prefect deployment for a spec, with an active or paused schedule.
 
-    Imports the flow's module.
+    Imports the flow's module only if its source does not tell what Prefect stores of the flow.
     """
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import RunnerDeployment
     from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
 
+    outline = read_flow_outline(spec.entrypoint)
+    make: Callable[..., RunnerDeployment] = (
+        partial(RunnerDeployment.from_entrypoint, spec.entrypoint)
+        if outline is None
+        else partial(
+            RunnerDeployment.from_flow, outline, entrypoint_type=EntrypointType.MODULE_PATH
+        )
+    )
     schedule = Cron(spec.cron, timezone=spec.timezone, active=not is_paused) if spec.cron else None
-    deployment = RunnerDeployment.from_entrypoint(
-        spec.entrypoint,
+    deployment = make(
         name=spec.name,
         schedule=schedule,
         schedules=None if schedule else [],

@@ -19,6 +19,9 @@ from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.ray.warm import SHARES, WarmRay, default_cpus
 from millrace.models.training.training_imports import TRAINING_IMPORTS
+from millrace.serving.guard import envoy_process
+from millrace.serving.guard.sockets import http_socket
+from millrace.serving.triton import server as triton
 
 LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
 """glibc keeps freed memory in up to 8 arenas per core, which a server of many threads fills."""
@@ -144,9 +147,6 @@ def _triton_services(settings: Settings) -> tuple[Service, ...]:
 
 def triton_service(settings: Settings) -> Service:
     """Return the Triton server over the model repository; it gets none of Millrace's variables."""
-    from millrace.serving.guard.sockets import http_socket
-    from millrace.serving.triton import server as triton  # 0.3 s, which `status` avoids
-
     installation, endpoint = settings.installation(), settings.local_triton
     argv, environment = triton.command(installation, endpoint, guarded=settings.guard)
     ready = "/v2/health/ready"
@@ -171,8 +171,6 @@ def triton_service(settings: Settings) -> Service:
 
 def guard_service(settings: Settings) -> Service:
     """Return the proxy on Triton's public HTTP ports; only checked requests pass it."""
-    from millrace.serving.guard import envoy_process
-
     installation, endpoint = settings.installation(), settings.local_triton
     return Service(
         name="guard",

@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_TOKENS = 256
 """Largest number of tokens in an answer, unless the request sets it."""
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 
-def prompt_ids(tokenizer: Any, prompt: str, *, is_chat: bool) -> npt.NDArray[np.int64]:
+def prompt_ids(tokenizer: Any, prompt: str, *, is_chat: bool) -> "npt.NDArray[np.int64]":
     """Return the token ids that the model reads, `[1, tokens]`.
 
     Args:
@@ -33,6 +34,8 @@ def prompt_ids(tokenizer: Any, prompt: str, *, is_chat: bool) -> npt.NDArray[np.
         prompt: a text, or a chat as its template renders it.
         is_chat: whether the prompt is a rendered chat.
     """
+    import numpy as np  # 15 MB, which a process that only reads pipeline files saves
+
     encoded = tokenizer.encode(prompt, add_special_tokens=not is_chat)
     return np.array(encoded.input_ids.data, np.int64)
 

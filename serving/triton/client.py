@@ -27,6 +27,7 @@ from millrace.serving.triton.server_index import (
 )
 from millrace.serving.triton.streams.stream_client import StreamClient
 from millrace.serving.triton.streams.stream_request import PROCESS_DIED
+from millrace.serving.triton.token_names import TOKEN_METADATA
 
 Array = npt.NDArray[Any]
 
@@ -34,11 +35,6 @@ CALL_SECONDS = 10.0
 PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
 EMPTY_ID = "[request id: <id_unknown>] "
-
-TOKEN_HEADER = "millrace-token"
-"""The HTTP header of an endpoint's token."""
-TOKEN_METADATA = f"triton-grpc-protocol-{TOKEN_HEADER}"
-"""The gRPC metadata key of the token: Triton requires this prefix before the header."""
 
 
 class TritonClient:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -28,7 +29,10 @@ from millrace.serving.triton.backend_directory import (
     prepare_backends,
     python_environment,
 )
-from millrace.serving.triton.client import TOKEN_HEADER, TritonClient
+from millrace.serving.triton.token_names import TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from millrace.serving.triton.client import TritonClient
 
 SHARED_MEMORY = Path("/dev/shm")
 START_SECONDS = 60.0
@@ -109,7 +113,7 @@ def running(
     extra_environment: Mapping[str, str] | None = None,
     deadline: float = START_SECONDS,
     guarded: bool = True,
-) -> Iterator[TritonClient]:
+) -> Iterator["TritonClient"]:
     """Run a server and its guard for the length of the block, and yield a client of the server.
 
     Afterwards the server, its stub processes, its shared memory and the guard are gone.
@@ -125,6 +129,8 @@ def running(
         InputError: the endpoint is not on loopback.
         WorkError: Triton is not installed, a port is in use, or the server did not become ready.
     """
+    from millrace.serving.triton.client import TritonClient  # 25 MB, which a supervisor saves
+
     argv, environment = command(installation, endpoint, guarded=guarded)
     _require_free_ports(endpoint)
     clean_up(installation, endpoint)
@@ -206,7 +212,7 @@ def _require_free_ports(endpoint: Endpoint) -> None:
 
 def _wait_until_ready(
     process: "subprocess.Popen[bytes]",
-    client: TritonClient,
+    client: "TritonClient",
     http_socket: Path | None,
     log: Path,
     seconds: float,

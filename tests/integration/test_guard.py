@@ -21,7 +21,7 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.guard import envoy_process, sockets
 from millrace.serving.guard.envoy_config import MAX_BODY_BYTES, MAX_PATH_BYTES
 from millrace.serving.triton import server as triton
-from millrace.serving.triton.client import TOKEN_HEADER, TOKEN_METADATA
+from millrace.serving.triton.token_names import TOKEN_HEADER, TOKEN_METADATA
 from tests.integration.guard_stand import INFER, Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 

@@ -36,10 +36,11 @@ from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.serving.release.reconcile import reconcile
 from millrace.serving.release.trial import require_backend
 from millrace.serving.triton import server
-from millrace.serving.triton.client import TOKEN_METADATA, TritonClient
+from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import accelerators_of, from_text
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.token_names import TOKEN_METADATA
 from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
