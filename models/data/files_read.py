@@ -23,6 +23,8 @@ class FilesRead:
         new: number of them that the newest snapshot did not have.
         changed: number of them that have changed since.
         beside: number of them that are unchanged; their rows share files of the table with others.
+        forgotten: number of them that are unchanged, and of whose rows some were forgotten, or of
+            their neighbours' rows.
         removed: number of the newest snapshot's files that the source no longer has.
         all_because: why all files were read; empty if only some had to be.
     """
@@ -33,6 +35,7 @@ class FilesRead:
     changed: int = 0
     beside: int = 0
     removed: int = 0
+    forgotten: int = 0
     all_because: str = ""
 
     @classmethod
@@ -48,12 +51,15 @@ class FilesRead:
         """
         known = {file.path for part in parts for file in part.sources}
         read = {file.path for group in plan.read for file in group}
+        outdated = {file.path for part in plan.dropped if part.outdated for file in part.sources}
+        again = read & plan.unchanged
         return cls(
             files=len(found),
             read=len(read),
             new=len(read - known),
             changed=len((read & known) - plan.unchanged),
-            beside=len(read & plan.unchanged),
+            beside=len(again - outdated),
+            forgotten=len(again & outdated),
             removed=len(known - {file.path for file in found}),
         )
 
@@ -71,6 +77,7 @@ class FilesRead:
             "new": self.new,
             "changed": self.changed,
             "unchanged beside them": self.beside,
+            "with forgotten rows": self.forgotten,
         }
         why = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
         text = f"read {self.read:,} of {self.files:,} files" + (f" ({why})" if why else "")

@@ -7,9 +7,10 @@ Every step follows from the files, so a command that was stopped can be run agai
 would tell is recorded: that tables made of the rows have to go.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from deltalake import DeltaTable
 
@@ -17,10 +18,11 @@ from millrace.models.common.errors import TransientError
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
 from millrace.models.data.forgotten_keys import remember_forgotten
+from millrace.models.data.part_store import parts_of_newest, stored_parts, write_unchanged
 from millrace.models.data.scrub_files import Erased, Found, find_files, scrub_files
 from millrace.models.data.snapshot_use import find_held_versions, hold_erasure, is_ingesting
 from millrace.models.data.snapshot_without import publish_without
-from millrace.models.data.snapshots import RETENTION
+from millrace.models.data.snapshots import RETENTION, list_versions
 from millrace.models.data.table_files import named_files
 
 STALE = "derived.json"
@@ -37,7 +39,7 @@ def forgotten_in_snapshots(
     erasure: Erasure,
     wait: Wait,
     derived: Sequence[Folder] = (),
-    bad_keys: Collection[str] = (),
+    find_bad: "Callable[[], BadRowsFound] | None" = None,
 ) -> Iterator[Erased]:
     """Erase rows from all snapshots of a dataset; no ingestion begins while the block runs.
 
@@ -49,7 +51,7 @@ def forgotten_in_snapshots(
         erasure: the rows.
         wait: called again and again while an ingestion, or a job that needs the rows, runs.
         derived: tables that are made of snapshots; they are removed if a snapshot had the rows.
-        bad_keys: keys that later ingestions leave out too, because bad rows have them.
+        find_bad: returns the bad rows of these keys, which are erased in the block.
 
     Raises:
         InputError: the newest snapshot would have no rows.
@@ -61,6 +63,8 @@ def forgotten_in_snapshots(
         while is_ingesting(uri):
             wait("an ingestion of the dataset")
         found = find_files(uri, erasure)
+        # Before the files no longer say which keys were found.
+        remember_forgotten(uri, found.keys)
         dataset.record_stale(found)
         rows = publish_without(name, uri, found, erasure)
         if rows is None:  # an ingestion has come first
@@ -73,8 +77,9 @@ def forgotten_in_snapshots(
             # A job may have begun before the others were kept from it.
             if is_ingesting(uri) or dataset.version != version or dataset.find_reader(found):
                 continue
-            # Before the files no longer say which keys were found.
-            remember_forgotten(uri, found.keys | set(bad_keys))
+            bad = find_bad() if find_bad else BadRowsFound()
+            remember_forgotten(uri, bad.keys)
+            dataset.read_again(bad.files)
             dataset.remove_stale()
             yield erased + scrub_files(uri, erasure)
             return
@@ -92,6 +97,19 @@ def alone(uri: str, wait: Wait) -> Iterator[None]:
             else:
                 break
         yield
+
+
+@dataclass(frozen=True)
+class BadRowsFound:
+    """Bad rows that will be erased.
+
+    Attributes:
+        keys: their keys.
+        files: paths of the files of the source that they are in, as far as they are known.
+    """
+
+    keys: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,24 @@ class _Dataset:
         for folder in self.stale:
             folder.remove()  # the next run makes it again
         self.notes.delete(STALE)
+
+    def read_again(self, files: frozenset[str]) -> None:
+        """Let the next ingestion read some files of the source again, to count their rows anew."""
+        table = DeltaTable(self.uri) if files and self.version >= 0 else None
+        known = parts_of_newest(table, self.uri) if table else ""
+        if table is None or isinstance(known, str):
+            return  # everything is read again
+        listed, parts = known
+        marked = {
+            part.id: replace(part, id=uuid4().hex, outdated=True)
+            for part in parts
+            if not part.outdated and any(file.path in files for file in part.sources)
+        }
+        if marked:
+            ids = tuple(marked[name].id if name in marked else name for name in listed.ids)
+            version = max(list_versions(table))
+            with stored_parts(self.uri, marked.values()):
+                write_unchanged(self.uri, version, replace(listed, ids=ids))
 
     def find_reader(self, found: Found) -> str:
         """Describe a job that needs what will be erased; empty if there is none."""

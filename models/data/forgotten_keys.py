@@ -61,6 +61,12 @@ class ForgottenKeys:
         """Return which of some keys, strings or null, are among these: bool `[keys]`."""
         return np.isin(hash_texts(keys.fill_null("")), self.hashes)
 
+    def among(self, keys: Collection[str]) -> frozenset[str]:
+        """Return those of some keys that are among these."""
+        given = sorted(keys)
+        found = self.find(pa.array(given, pa.string()))
+        return frozenset(key for key, is_among in zip(given, found, strict=True) if is_among)
+
     def leave_out(self, checked: Checked, schema: TableSchema) -> Checked:
         """Return checked rows without those of the keys.
 
@@ -94,11 +100,11 @@ def remember_forgotten(uri: str, keys: Collection[str]) -> None:
 
 def remove_forgotten(uri: str, keys: Collection[str]) -> frozenset[str]:
     """Take keys from those that were forgotten of a dataset's table, and return those taken."""
-    known, given = ForgottenKeys.read(uri), sorted(keys)
-    taken = known.find(pa.array(given, pa.string()))
-    if taken.any():
-        ForgottenKeys(np.setdiff1d(known.hashes, ForgottenKeys.of(given).hashes)).write(uri)
-    return frozenset(key for key, is_taken in zip(given, taken, strict=True) if is_taken)
+    known = ForgottenKeys.read(uri)
+    taken = known.among(keys)
+    if taken:
+        ForgottenKeys(np.setdiff1d(known.hashes, ForgottenKeys.of(taken).hashes)).write(uri)
+    return taken
 
 
 def describe_left_out(rows: int) -> str:

@@ -43,6 +43,8 @@ class Part:
         line_breaks: number of cells of CSV files that have line breaks.
         lacked_columns: the files of the source that lack columns of the table.
         left_out: number of rows that were left out, because their keys were forgotten.
+        outdated: whether rows were erased since, so that the counts of bad rows and of those left
+            out are not those of a reading; the next ingestion reads its files again.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Part:
     line_breaks: int = 0
     lacked_columns: tuple[LackedColumns, ...] = ()
     left_out: int = 0
+    outdated: bool = False
 
     @property
     def size(self) -> int:
@@ -90,6 +93,7 @@ class Part:
             line_breaks=values.get("line_breaks", 0),
             lacked_columns=tuple(map(LackedColumns.from_json, values.get("lacked_columns", ()))),
             left_out=values.get("left_out", 0),
+            outdated=values.get("outdated", False),
         )
 
 
@@ -117,7 +121,8 @@ def plan_reading(
 ) -> ReadingPlan:
     """Decide which parts are kept, and which files are read.
 
-    A part is kept if all its files are unchanged: a table's file cannot lose some of its rows.
+    A part is kept if all its files are unchanged: a table's file cannot lose some of its rows. It
+    is read again if it is outdated.
 
     Args:
         parts: parts of the newest snapshot.
@@ -130,7 +135,9 @@ def plan_reading(
     kept = [
         part
         for part in parts
-        if part.sources and unchanged.issuperset(file.path for file in part.sources)
+        if part.sources
+        and not part.outdated
+        and unchanged.issuperset(file.path for file in part.sources)
     ]
     small = sorted((part for part in kept if part.size < LARGE_BYTES), key=lambda part: -part.size)
     if len(small) > MOST_SMALL:

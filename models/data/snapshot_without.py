@@ -143,7 +143,14 @@ def _without(
     names = [clean[file].name if file in clean else file for file in part.files]
     files = tuple(name for name in names if name is not None)
     digest, statistics = _count_rows(newest.uri, files, schema)
-    return replace(part, id=uuid4().hex, files=files, digest=digest, statistics=statistics)
+    return replace(
+        part,
+        id=uuid4().hex,
+        files=files,
+        digest=digest,
+        statistics=statistics,
+        outdated=True,
+    )
 
 
 def _count_rows(

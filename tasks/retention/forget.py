@@ -3,8 +3,11 @@
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import deltalake
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Installation
@@ -13,15 +16,23 @@ from millrace.models.data.erase_bad_rows import KeyColumns, by_dead_letter, by_s
 from millrace.models.data.erase_rows import erase_in_newest, named_sizes
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.folder import Folder
-from millrace.models.data.forget_rows import Wait, alone, forgotten_in_snapshots
-from millrace.models.data.forgotten_keys import remove_forgotten
+from millrace.models.data.forget_rows import (
+    BadRowsFound,
+    Wait,
+    alone,
+    forgotten_in_snapshots,
+)
+from millrace.models.data.forgotten_keys import ForgottenKeys, remove_forgotten
 from millrace.models.data.schema import KEY
 from millrace.models.data.scrub_files import Erased, find_files, scrub_files
 from millrace.models.data.snapshots import DATASETS, QUARANTINE, no_dataset, open_snapshot
 from millrace.models.data.spool import find_left_staging
+from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
 
+FILE = "file"
+"""Column of the quarantine with the path of a row's file."""
 PREDICTIONS, DEAD_LETTERS, STAGING = "predictions", "dead_letters", "staging"
 MAX_NAMED = 5
 """Largest number of files that an error names."""
@@ -157,9 +168,9 @@ def forget(
     """
     scope = _open_scope(installation, model, keys, declared)
     erasures, bad_uri = scope.erasures, scope.uri(QUARANTINE)
-    bad_keys = find_files(bad_uri, erasures[QUARANTINE]).keys
+    find_bad = partial(_find_bad_rows, bad_uri, erasures[QUARANTINE])
     with forgotten_in_snapshots(
-        *(model, scope.uri(DATASETS), erasures[DATASETS], wait, scope.derived(), bad_keys)
+        *(model, scope.uri(DATASETS), erasures[DATASETS], wait, scope.derived(), find_bad)
     ) as snapshots:
         quarantine = _forget_in_quarantine(bad_uri, erasures[QUARANTINE])
         staged = find_left_staging(installation.staging, model)
@@ -181,7 +192,12 @@ def forget(
 
 
 def allow_again(
-    installation: Installation, model: str, keys: Collection[str], wait: Wait
+    installation: Installation,
+    model: str,
+    keys: Collection[str],
+    wait: Wait,
+    *,
+    dry_run: bool = False,
 ) -> frozenset[str]:
     """Let later ingestions read rows with some keys again, and return the keys that were forgotten.
 
@@ -190,6 +206,7 @@ def allow_again(
         model: the model, which has the name of its dataset.
         keys: values of `_key`.
         wait: called again and again while another command erases rows.
+        dry_run: whether only to look which keys were forgotten.
 
     Raises:
         InputError: there is no such dataset.
@@ -198,8 +215,23 @@ def allow_again(
     uri = installation.table(DATASETS, model)
     if not Folder(uri).exists():
         raise no_dataset(installation, model)
+    if dry_run:
+        return ForgottenKeys.read(uri).among(keys)
     with alone(uri, wait):
         return remove_forgotten(uri, keys)
+
+
+def _find_bad_rows(uri: str, erasure: Erasure) -> BadRowsFound:
+    """Return the keys of the bad rows to erase, and the files of the source that they are in."""
+    found, paths = find_files(uri, erasure), set[str]()
+    filesystem, root = filesystem_of(uri)
+    for path in found.files:
+        with filesystem.open_input_file(f"{root}{path}") as stream:
+            rows = pq.read_table(stream)
+        if FILE in rows.schema.names:  # a table of an earlier version has no such column
+            named = rows[FILE].filter(pc.is_valid(erasure.match(rows)))
+            paths.update(named.drop_null().to_pylist())
+    return BadRowsFound(found.keys, frozenset(paths))
 
 
 def _forget_in_quarantine(uri: str, erasure: Erasure) -> Erased:

@@ -81,10 +81,33 @@ def test_a_forgotten_row_stays_out_of_later_snapshots(
     assert again.rows == without.rows + (how == "changed")
 
 
-def test_an_unchanged_source_leaves_nothing_to_say(read: Read, home: Installation) -> None:
+def test_the_next_run_reads_the_files_of_forgotten_rows_again_and_then_no_more(
+    read: Read, home: Installation
+) -> None:
     read()
     forget(home, "t", [SECRET], no_wait)
-    assert (read().created, read().left_out) == (False, 0)
+    words = [
+        "read 1 of 2 files (1 with forgotten rows); 1 as before",
+        "read 0 of 2 files; 2 as before",
+    ]
+    for says in words:
+        again = read()
+        assert (again.created, again.left_out, str(again.files_read)) == (False, 1, says)
+
+
+@pytest.mark.parametrize("keys", [["k20"], ["k20", SECRET]])
+def test_bad_rows_are_counted_as_a_full_reading_counts_them(
+    read: Read, home: Installation, tmp_path: Path, keys: list[str]
+) -> None:
+    with (tmp_path / "b.csv").open("a") as file:
+        file.write(f"{BAD}\nk21,g0,,a\n")
+    read()
+    forget(home, "t", keys, no_wait)
+    again, full = read(), read(mode="full")
+    assert (again.quarantined, again.left_out, again.repeated_keys) == (1, len(keys), 0)
+    assert (again.digest, again.bad_files, again.left_out, again.reasons) == (
+        full.digest, full.bad_files, full.left_out, full.reasons
+    )  # fmt: skip
 
 
 def test_a_key_of_several_columns_stays_out(read: Read, home: Installation) -> None:
@@ -121,6 +144,8 @@ def test_a_forgotten_bad_row_stays_out_of_quarantine(
 def test_a_key_that_is_allowed_again_is_read(read: Read, home: Installation) -> None:
     read()
     forget(home, "t", [SECRET, "k8"], no_wait)
+    assert allow_again(home, "t", [SECRET], no_wait, dry_run=True) == {SECRET}
+    assert read(mode="full").left_out == 2
     assert allow_again(home, "t", [SECRET, "unknown"], no_wait) == {SECRET}
     again = read(mode="full")
     assert (again.rows, again.left_out) == (19, 1)
