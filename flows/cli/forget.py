@@ -11,9 +11,11 @@ import typer
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import AsJson, report
 from millrace.models.common.errors import MAX_NAMED, InputError, MillraceError
+from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.models.common.installation import Installation
+    from millrace.tasks.retention.forget import Outcome
 
 REPORT_SECONDS, LOOK_SECONDS = 5.0, 0.5
 SOURCE_HINT = (
@@ -64,48 +66,64 @@ def forget(
         )
     installation = settings.load().installation()
     if allow_again:
-        _allow_again(installation, model, keys, as_json)
+        _allow_again(installation, model, keys, dry_run=dry_run, as_json=as_json)
         return
-    from millrace.tasks.retention.forget import find_rows
-    from millrace.tasks.retention.forget import forget as erase
+    console.set_up_logging()
+    with console.reserve_stdout(), report_while("searching for the rows"):
+        from millrace.tasks.retention.forget import find_rows
+        from millrace.tasks.retention.forget import forget as erase
 
-    declared = key_columns or _declared_key(installation, model)
-    if dry_run:
-        found = find_rows(installation, model, keys, declared)
-    else:
-        found = erase(installation, model, keys, Waiting().wait, declared)
+        declared = key_columns or _declared_key(installation, model)
+        if dry_run:
+            found = find_rows(installation, model, keys, declared)
+        else:
+            found = erase(installation, model, keys, Waiting().wait, declared)
     if as_json:
-        values = {"dry_run": dry_run, "keys": len(keys), **vars(found)}
-        console.print_json(values)
+        console.print_json({"dry_run": dry_run, "keys": len(keys), **vars(found)})
+    else:
+        _show(model, found, dry_run=dry_run)
+
+
+def _allow_again(
+    installation: "Installation",
+    model: str,
+    keys: frozenset[str],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from millrace.tasks.retention.forget import allow_again
+
+    allowed = allow_again(installation, model, keys, Waiting().wait, dry_run=dry_run)
+    missing = sorted(keys - allowed)
+    if as_json:
+        console.print_json({"dry_run": dry_run, "allowed": len(allowed), "missing": missing})
         return
+    report(f"keys that later runs {'would ' if dry_run else ''}read again: {len(allowed):,}")
+    if missing:
+        report(f"keys that were not forgotten: {_shorten(missing)}")
+    if dry_run:
+        report("nothing was changed; leave out --dry-run to allow the keys")
+    elif allowed:
+        report(f"next: {ALLOWED_HINT}")
+
+
+def _show(model: str, found: "Outcome", *, dry_run: bool) -> None:
     titles = ("rows to erase", "in files") if dry_run else ("erased rows", "from files")
     rows = [(each.table, each.rows, each.files, each.uri) for each in found.tables]
     console.print_table(model, ("table", *titles, "at"), rows)
     for why in found.failed:
         report(f"not known: {why}")
-    if found.missing:
-        report(f"keys without a row: {_shorten(found.missing)}")
-    report(
-        "nothing was erased; leave out --dry-run to erase the rows"
-        if dry_run
-        else f"next: {SOURCE_HINT}"
-    )
-
-
-def _allow_again(
-    installation: "Installation", model: str, keys: frozenset[str], as_json: bool
-) -> None:
-    from millrace.tasks.retention.forget import allow_again
-
-    allowed = allow_again(installation, model, keys, Waiting().wait)
-    missing = sorted(keys - allowed)
-    if as_json:
-        console.print_json({"allowed": len(allowed), "missing": missing})
-        return
-    report(f"keys that later runs read again: {len(allowed):,}")
-    if missing:
-        report(f"keys that were not forgotten: {_shorten(missing)}")
-    report(f"next: {ALLOWED_HINT}")
+    if found.forgotten_before:
+        report(f"keys that were forgotten before: {_shorten(found.forgotten_before)}")
+    if unknown := sorted({*found.missing} - {*found.forgotten_before}):
+        report(f"keys without a row: {_shorten(unknown)}")
+    if dry_run:
+        report("nothing was erased; leave out --dry-run to erase the rows")
+    elif any(each.files for each in found.tables):
+        report(f"next: {SOURCE_HINT}")
+    else:
+        report(f"nothing was erased{'; check the keys' if unknown else ''}")
 
 
 class Waiting:
@@ -152,4 +170,6 @@ def _declared_key(installation: "Installation", model: str) -> tuple[str, ...] |
 
 def _shorten(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
-    return ", ".join(keys[:MAX_NAMED]) + more
+    # A space at an end of a key is seen in quotes only.
+    shown = [key if key == key.strip() else repr(key) for key in keys[:MAX_NAMED]]
+    return ", ".join(shown) + more

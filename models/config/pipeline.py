@@ -27,6 +27,7 @@ def _wrap_word(value: object) -> object:
     return {"mode": value} if isinstance(value, str) else value
 
 
+NAME_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
 NAME = "a small letter, then at most 62 small letters, digits, - or _"
 """The rule for a model's name.
 
@@ -37,7 +38,7 @@ It excludes dots, because names with a dot are for Millrace's own models in Trit
 class Pipeline(Spec):
     """One model, from its data to its serving."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="Name of the dataset's table, the MLflow experiment and registered model, and "
         f"the Triton model: {NAME}."
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from millrace.models.data.split import joined_keys
 
 ROW, LINE = "row", "line"
 """Column with the JSON of a bad row, and the field of a line that could not be read."""
+_WORD = re.compile(r"[\w.-]+")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 KeyColumns = Mapping[str, Column | None]
@@ -35,14 +37,14 @@ def by_stored_row(keys: Collection[str], key_columns: KeyColumns) -> Erasure:
         key_columns: without any, only a row's place in the source is known, and no row is found.
     """
     wanted = pa.array(sorted(keys), pa.string())
-    words = {key: split_key(key, len(key_columns)) for key in sorted(keys)}
+    words = _KeyWords({key: split_key(key, len(key_columns)) for key in sorted(keys)})
 
     def is_line(row: Row) -> bool:
         return set(row) == {LINE} and LINE not in key_columns
 
     def match(rows: pa.Table) -> pa.Array:
         stored = _read_all(rows[ROW], key_columns)
-        lines = [_key_in_line(row[LINE], words) if is_line(row) else None for row in stored]
+        lines = [words.find_in(str(row[LINE])) if is_line(row) else None for row in stored]
         made = [only_wanted(each, wanted) for each in _keys_of(stored, key_columns)]
         return pc.coalesce(*made, pa.array(lines, pa.string()))
 
@@ -108,16 +110,33 @@ def _cast(written: pa.Array, column: Column | None, name: str) -> pa.Array:
 
 
 def _text_of(value: object) -> str | None:
-    if value is None:
-        return None
+    """Return a value as Arrow writes it as text: 7.0, from a column of numbers, is 7."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        text: str = pa.scalar(value).cast(pa.string()).as_py()
+        return text
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _key_in_line(line: object, words: Mapping[str, list[str]]) -> str | None:
-    """Return the first key whose values all stand in a line."""
-    text = str(line)
-    found = (key for key, parts in words.items() if all(_is_word(part, text) for part in parts))
-    return next(found, None)
+class _KeyWords:
+    """Keys, by a word of each, so that a line is compared with few of many keys."""
+
+    def __init__(self, keys: Mapping[str, list[str]]) -> None:
+        self._keys = keys
+        self._by_word: dict[str, list[str]] = defaultdict(list)
+        for key, parts in keys.items():
+            # A value without letters has none; then every line is compared with the key.
+            self._by_word[next(iter(_WORD.findall(parts[0])), "")].append(key)
+
+    def find_in(self, line: str) -> str | None:
+        """Return the first key whose values all stand in a line."""
+        words = {"", *_WORD.findall(line)} & self._by_word.keys()
+        near = sorted(key for word in words for key in self._by_word[word])
+        return next((key for key in near if self._has(line, key)), None)
+
+    def _has(self, line: str, key: str) -> bool:
+        return all(_is_word(part, line) for part in self._keys[key])
 
 
 def _unescaped(text: str) -> str:

@@ -226,7 +226,7 @@ def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
 
 def _conflict_error(snapshot: Snapshot, error: Exception) -> TransientError:
     return TransientError(
-        f"another ingestion of {snapshot.name!r} published a snapshot first",
+        f"another command published a snapshot of {snapshot.name!r} first",
         seen=error,
         hint="run again; this ingestion published nothing",
     )

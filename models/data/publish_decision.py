@@ -34,6 +34,8 @@ def decide(
         "publish", "unchanged" (nothing to publish), or the error that says why the snapshot is
         refused.
     """
+    if not reading.rows and not reading.quarantined:
+        return _no_row_left(reading, spec)
     share = reading.quarantined / max(1, reading.rows + reading.quarantined)
     if not reading.rows or share > spec.max_quarantine:
         return _too_many_bad_rows(reading, spec, quarantine, share)
@@ -114,6 +116,16 @@ def _too_many_bad_rows(
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"this source has {share:.1%}",
         hint="; ".join(_next_steps(reading, lacked, quarantine)),
+    )
+
+
+def _no_row_left(reading: Snapshot, spec: DatasetSpec) -> InputError:
+    return InputError(
+        f"no row of {spec.source} is left, because the keys of all of them were forgotten",
+        seen=f"{reading.left_out:,} rows with forgotten keys",
+        valid="at least one row with another key",
+        hint=f"add rows with other keys; or allow keys again: millrace forget {reading.name} "
+        "--key KEY --allow-again",
     )
 
 

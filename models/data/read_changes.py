@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from posixpath import basename
 
 from deltalake import DeltaTable
 
@@ -14,7 +13,7 @@ from millrace.models.data.part_store import PartList, parts_of_newest, reading_o
 from millrace.models.data.part_tasks import ReadTask, TaskRunner, read_groups
 from millrace.models.data.parts import Part, group_files, plan_reading
 from millrace.models.data.read_source import Progress, ReadPart, open_rows
-from millrace.models.data.schema import TableSchema
+from millrace.models.data.schema import TableSchema, describe_changes
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import Source, SourceFile
 
@@ -76,7 +75,7 @@ def read_changes(
     known = _known_parts(table, stored.uri, source.spec)
     if isinstance(known, str):
         return _read_all(source, stored.schema, way, known)
-    done = _read_new_files(source, known, way)
+    done = _read_new_files(source, known, stored.schema, way)
     if isinstance(done, str):
         return replace(_read_all(source, stored.schema, way, done), dropped=known[1])
     return done
@@ -126,24 +125,25 @@ def _known_parts(
 
 
 def _read_new_files(
-    source: Source, known: tuple[PartList, tuple[Part, ...]], way: _Way
+    source: Source, known: tuple[PartList, tuple[Part, ...]], stored: TableSchema, way: _Way
 ) -> ReadRows | str:
     """Read the new and the changed files, or return why all files have to be read.
 
-    The first file says which columns there are and what their types are, so it must be unchanged.
+    The source's first rows say which columns there are, so they must still say the same.
     """
     listed, parts = known
     found = source.found()
     if not found:
         return NO_FILES
     plan = plan_reading(parts, found, source.is_same)
-    first = found[0].path
-    if first not in plan.unchanged:
-        was_read = any(file.path == first for part in parts for file in part.sources)
-        state = "has changed" if was_read else "is new"
-        if len(found) == 1:
-            return f"it {state}"
-        return f"the first file, {basename(first)}, says which columns there are, and {state}"
+    if len(found) == 1 and plan.read and found[0].path not in plan.unchanged:
+        was_read = any(found[0].path == file.path for part in parts for file in part.sources)
+        return "it has changed" if was_read else "it is new"
+    if plan.read or plan.dropped:
+        schema, _ = open_rows(source, source.spec, stored)
+        if schema != listed.schema:
+            changes = describe_changes(listed.schema, schema)
+            return f"the first rows say which columns there are, and have changed: {changes}"
     read = way.read(source, plan.read, listed.schema)
     files = FilesRead.by_plan(plan, parts, found)
     keeps_all = not plan.dropped

@@ -162,3 +162,19 @@ def describe_schema(schema: TableSchema) -> str:
 def _describe_column(column: Column) -> str:
     size = len(column.categories or ()) if column.type == "category" else column.width
     return f"{column.name} {column.type}" + (f" of {size}" if size else "")
+
+
+def describe_changes(old: TableSchema, new: TableSchema) -> str:
+    """Return how the columns of two schemas differ, such as `z is new; x is gone`."""
+    before = {column.name: column for column in old.columns}
+    after = {column.name: column for column in new.columns}
+    added = [name for name in after if name not in before]
+    gone = [name for name in before if name not in after]
+    other = [name for name in after if name in before and after[name] != before[name]]
+    groups = {"new": added, "gone": gone, "of another type or limit": other}
+    words = [
+        f"{list_names(names, MAX_LISTED)} {'is' if len(names) == 1 else 'are'} {state}"
+        for state, names in groups.items()
+        if names
+    ]
+    return "; ".join(words) or "they are in another order, or of another use"

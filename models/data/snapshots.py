@@ -5,6 +5,7 @@ appear together with the rows in one atomic step. The table keeps its log for ev
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from millrace.models.common.arrays import spread
 from millrace.models.common.errors import InputError, list_names, nearest
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
+from millrace.models.config.pipeline import NAME_PATTERN
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.files_read import FilesRead
 from millrace.models.data.folder import Folder
@@ -110,6 +112,8 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
     Raises:
         InputError: the dataset does not exist, or has no such version.
     """
+    if not is_name(name):  # an empty one would be the folder of all datasets
+        raise no_dataset(installation, name)
     uri = installation.table(DATASETS, name)
     try:
         table = DeltaTable(uri)
@@ -125,6 +129,11 @@ def open_snapshot(installation: Installation, name: str, version: int | None = N
         )
     snapshot = _read_snapshot(name, uri, chosen, commits[chosen])
     return replace(snapshot, removed=read_removed(uri).get(chosen, ""))
+
+
+def is_name(name: str) -> bool:
+    """Return whether a dataset may have a name, so that its folder is one of its own."""
+    return re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def no_dataset(installation: Installation, name: str) -> InputError:

@@ -25,7 +25,7 @@ from millrace.models.data.forget_rows import (
 from millrace.models.data.forgotten_keys import ForgottenKeys, remove_forgotten
 from millrace.models.data.schema import KEY
 from millrace.models.data.scrub_files import Erased, find_files, scrub_files
-from millrace.models.data.snapshots import DATASETS, QUARANTINE, no_dataset, open_snapshot
+from millrace.models.data.snapshots import DATASETS, QUARANTINE, is_name, no_dataset, open_snapshot
 from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
@@ -63,11 +63,13 @@ class Outcome:
     Attributes:
         tables: what of each table.
         missing: the keys of which no row was found, sorted.
+        forgotten_before: those of them that an earlier command has forgotten, sorted.
         failed: files that still may have rows, each with the reason.
     """
 
     tables: tuple[Forgotten, ...]
     missing: tuple[str, ...]
+    forgotten_before: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
 
@@ -104,7 +106,9 @@ class _Scope:
             tables.append(Forgotten(STAGING, str(self.installation.staging), 0, staged))
         known = frozenset[str]().union(*(each.keys for each in found.values()))
         failed = sum(found.values(), Erased()).failed
-        return Outcome(tuple(tables), tuple(sorted(self.keys - known)), failed)
+        missing = self.keys - known
+        before = ForgottenKeys.read(self.uri(DATASETS)).among(missing)
+        return Outcome(tuple(tables), tuple(sorted(missing)), tuple(sorted(before)), failed)
 
 
 def find_rows(
@@ -213,7 +217,7 @@ def allow_again(
         OSError: the table's folder cannot be written.
     """
     uri = installation.table(DATASETS, model)
-    if not Folder(uri).exists():
+    if not is_name(model) or not Folder(uri).exists():
         raise no_dataset(installation, model)
     if dry_run:
         return ForgottenKeys.read(uri).among(keys)
@@ -246,10 +250,12 @@ def _open_scope(
     keys: Collection[str],
     declared: Sequence[str] | None,
 ) -> _Scope:
-    if not all(key.strip() for key in keys):
+    if not is_name(model):
+        raise no_dataset(installation, model)
+    if wrong := sorted(key for key in keys if not key.strip() or not _is_text(key)):
         raise InputError(
-            "a key is empty, which is the key of no row",
-            seen=", ".join(repr(key) for key in sorted(keys)),
+            "a key is empty, or is no text in UTF-8, which is the key of no row",
+            seen=", ".join(map(repr, wrong)),
             valid="values of the column _key",
             hint='check that the variable has a value, as in --key "$ID"',
         )
@@ -261,6 +267,11 @@ def _open_scope(
         DEAD_LETTERS: by_dead_letter(keys, key_columns),
     }
     return _Scope(installation, model, frozenset(keys), erasures)
+
+
+def _is_text(key: str) -> bool:
+    """Return whether a key can be written; a shell passes other bytes as lone surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 def _find_key_columns(

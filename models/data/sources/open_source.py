@@ -62,7 +62,12 @@ def _open_files(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source
         return TextSource(with_defaults(spec), files, root)
     for file in files:
         if file.size == 0:
-            raise InputError("the source file is empty", seen=file.path, valid="a file with rows")
+            raise InputError(
+                "a file of the source is empty",
+                seen=file.path,
+                valid="files with rows",
+                hint="wait until it is written, or remove it",
+            )
     if len(formats) == 1 and (found := formats.pop()) in FILE_FORMATS:
         return source_of_files(found, spec, files)
     endings = ", ".join(ending for group in ENDINGS.values() for ending in group)

@@ -87,9 +87,41 @@ def test_a_forgotten_key_may_be_allowed_again(ingested: Rows) -> None:
     _, err = forget("--key", "a")
     assert "later runs leave them out, until --allow-again" in err
     found = as_json("--key", "a", "--key", "b", "--allow-again")
-    assert found == {"allowed": 1, "missing": ["b"]}
+    assert found == {"dry_run": False, "allowed": 1, "missing": ["b"]}
     _, err = forget("--key", "a", "--allow-again")
     assert "keys that were not forgotten: a" in err
+
+
+def test_a_dry_run_allows_no_key_again(ingested: Rows) -> None:
+    ingested(GOOD)
+    forget("--key", "a")
+    for _ in range(2):
+        _, err = forget("--key", "a", "--allow-again", "--dry-run")
+        assert "keys that later runs would read again: 1\nnothing was changed" in err
+
+
+def test_what_is_said_of_keys_without_a_row_is_true(ingested: Rows) -> None:
+    ingested(GOOD)
+    forget("--key", "a")
+    _, err = forget("--key", "a", "--key", "b ")
+    assert "keys that were forgotten before: a\nkeys without a row: 'b '\n" in err
+    assert err.endswith("nothing was erased; check the keys\n")
+
+
+@pytest.mark.parametrize("model", ["", ".", "t/", "../t"])
+def test_what_is_no_model_is_refused(ingested: Rows, model: str) -> None:
+    ingested(GOOD)
+    for option in ([], ["--allow-again"], ["--dry-run"]):
+        done = CliRunner().invoke(main.make_app(), ["forget", model, "--key", "a", *option])
+        assert isinstance(done.exception, InputError)
+        assert done.exception.valid == "t"
+    assert as_json("--key", "a")["tables"][0]["rows"] == 1
+
+
+def test_a_key_that_is_no_text_is_refused(ingested: Rows) -> None:
+    ingested(GOOD)
+    with pytest.raises(InputError, match="no text"):
+        forget("--key", "\udcff")
 
 
 @pytest.mark.parametrize("by_file", [True, False])

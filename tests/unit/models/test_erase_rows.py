@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,29 @@ def test_statistics_name_no_bad_rows(tmp_path: Path) -> None:
 )
 def test_a_key_is_split_into_the_values_of_its_columns(key: str, parts: list[str]) -> None:
     assert split_key(key, 2) == parts
+
+
+def test_a_number_with_a_point_is_the_key_that_arrow_writes() -> None:
+    rows = pa.table({"row": [json.dumps({"id": value}) for value in (7.0, 7.5, "7.0")]})
+    keys = by_stored_row(["7", "7.5", "7.0"], {"id": Column("id", "string")})
+    assert matched(keys, rows) == ["7", "7.5", "7.0"]
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "is_found"),
+    [
+        ("a b", "1,a b,2", True),
+        ("a b", "1,a  b,2", False),
+        ("(x", "y;(x;z", True),
+        ("@@", "1,@@,2", True),
+        ("k1", "k10,k-1,k1.", False),
+        ("k1", "k10;k1", True),
+        ("Zoë", "1|Zoë|", True),
+    ],
+)
+def test_a_line_has_a_key_among_many_if_it_stands_there_as_a_word(
+    key: str, line: str, is_found: bool
+) -> None:
+    erasure = by_stored_row([key, *(f"other{n}" for n in range(1000))], {"id": None})
+    rows = pa.table({"row": [json.dumps({"line": line})]})
+    assert matched(erasure, rows) == [key if is_found else None]

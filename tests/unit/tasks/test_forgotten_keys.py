@@ -188,3 +188,15 @@ def test_a_mistyped_model_is_told_what_there_is(read: Read, home: Installation) 
     with pytest.raises(InputError) as raised:
         open_snapshot(home, "tt")
     assert (raised.value.valid, raised.value.hint) == ("t", "did you mean 't'?")
+
+
+def test_a_source_of_forgotten_rows_only_is_told(
+    read: Read, home: Installation, tmp_path: Path
+) -> None:
+    read()
+    forget(home, "t", [f"k{n}" for n in range(10)], no_wait)
+    (tmp_path / "b.csv").unlink()
+    with pytest.raises(InputError, match="the keys of all of them were forgotten") as raised:
+        read()
+    assert raised.value.seen == "10 rows with forgotten keys"
+    assert open_snapshot(home, "t").rows == 10
