@@ -12,6 +12,7 @@ from prefect import flow
 from millrace.export.candidate import AnyCandidate
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.flows.run_state import wait_for_start
 from millrace.flows.training_start import connect_for_training
 from millrace.models.common.installation import Installation
@@ -86,7 +87,13 @@ class TrainOutcome:
         }
 
 
-@flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
+@flow(
+    name="train_model",
+    retries=0,
+    persist_result=False,
+    validate_parameters=False,
+    on_running=[leave_out_heartbeats],
+)
 def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
     """Ingest, train, export, certify, register and decide on the aliases.
 
