@@ -19,6 +19,7 @@ from millrace.models.registry.version_files import (
     CHAMPION,
     DATASET_TAG,
     FAILED,
+    PASSED,
     ModelVersion,
     dataset_tag,
 )
@@ -68,16 +69,21 @@ def register_version(
         )
     tags = {
         "millrace.candidate": chosen.name,
-        CERTIFICATE_TAG: "passed" if certificate.passed else f"{FAILED}{chosen.reason}",
+        CERTIFICATE_TAG: PASSED if certificate.passed else f"{FAILED}{chosen.reason}",
         DATASET_TAG: dataset_tag(snapshot.name, snapshot.version),
         "millrace.dataset_digest": snapshot.digest,
         **report.tags,
     }
-    registry, log_model = registry_of(installation), steps_of(kind).log_model
-    version = registry.register(
-        run, pipeline.name, kind, exported.files, exported.evidence, tags, log_model
+    version = registry_of(installation).register(
+        run,
+        pipeline.name,
+        kind,
+        exported.files,
+        exported.evidence,
+        tags,
+        steps_of(kind).log_model,
+        report.description,
     )
-    registry.describe(version, report.description)
     run.rename(f"{version.model} version {version.version}")
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
     return version
