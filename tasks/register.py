@@ -41,11 +41,11 @@ def log_evidence(
     exported: Exported,
     run: TrackedRun,
 ) -> KindReport:
-    """Log the certificate, the candidates, figures, and the files to reproduce the candidates."""
+    """Log the certificate, the candidates, and the files to reproduce the candidates."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
     run.log_metrics(report.metrics)
     texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
-    run.log_report(texts, report.figures)
+    run.log_report(texts, {})
     for file in (*exported.export.reproduction(), *report.files):
         run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
     return report
