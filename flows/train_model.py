@@ -160,8 +160,7 @@ def _train_and_register(
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
         with report_while("registering the model"):
             await_mlflow(uri)
-            report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
-            drawing.begin(report.figures)
+            report = log_evidence(kind, pipeline, snapshot, trained, exported, run, drawing)
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

@@ -29,6 +29,7 @@ from millrace.serving.release.release_state import derive_state
 from millrace.tasks.kinds.steps import Exported, KindReport, Trained, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
+from millrace.tasks.reports.drawing import Drawing
 from millrace.tasks.retry import step
 
 
@@ -40,9 +41,11 @@ def log_evidence(
     trained: Trained[Any],
     exported: Exported,
     run: TrackedRun,
+    drawing: Drawing,
 ) -> KindReport:
-    """Log the certificate, the candidates, and the files to reproduce the candidates."""
+    """Log the certificate, the candidates, and the files to reproduce them; begin the pictures."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
+    drawing.begin(report.figures)
     run.log_metrics(report.metrics)
     texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
     run.log_report(texts, {})

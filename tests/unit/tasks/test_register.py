@@ -28,6 +28,7 @@ from millrace.tasks import register as module
 from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import Exported, KindReport
 from millrace.tasks.register import log_evidence, register_version
+from millrace.tasks.reports.drawing import Draw
 
 KIND = kind_named("language")
 PIPELINE = Pipeline.model_validate(
@@ -98,11 +99,15 @@ def exported(tmp_path: Path) -> Exported:
 
 @dataclass
 class Run:
-    """A run that keeps what it is told."""
+    """A run, and the drawing of its pictures, that keep what they are told."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    figures: dict[str, Draw] = field(default_factory=dict)
     files: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def begin(self, figures: Mapping[str, Draw]) -> None:
+        self.figures.update(figures)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
@@ -125,7 +130,7 @@ def logged(exported: Exported, report: KindReport, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "steps_of", lambda kind: Steps())
     run, trained = Run(), None
-    given: Any = (KIND, PIPELINE, SNAPSHOT, trained, exported, run)
+    given: Any = (KIND, PIPELINE, SNAPSHOT, trained, exported, run, run)
     assert log_evidence.fn(*given) is report
     return run
 
@@ -139,6 +144,7 @@ def test_a_run_keeps_the_certificate_and_what_its_kind_reports(
         "certificate.json": exported.certificate.to_json(),
         "samples.md": "what it writes",
     }
+    assert run.figures == REPORT.figures
 
 
 def test_a_run_keeps_what_makes_the_candidates_again_and_none_that_can_be_made(
