@@ -78,7 +78,8 @@ def confusion_matrix(
         axes.set_yticks(range(size), [str(label) for label in labels])
         for row, column in zip(*np.nonzero(counts), strict=True):
             color = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, counts[row, column], ha="center", va="center", color=color)
+            count = axes.text(column, row, counts[row, column], color=color)
+            count.set(ha="center", va="center", in_layout=False)  # inside the axes
     return figure
 
 
