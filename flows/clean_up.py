@@ -8,6 +8,7 @@ from prefect import flow
 
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import WorkError, list_names
 from millrace.models.config.pipeline_file import load_pipeline
@@ -17,7 +18,13 @@ from millrace.tasks.retention.clean import clean
 from millrace.tasks.retention.cleaned import Cleaned
 
 
-@flow(name="clean_up", retries=0, persist_result=False, validate_parameters=False)
+@flow(
+    name="clean_up",
+    retries=0,
+    persist_result=False,
+    validate_parameters=False,
+    on_running=[leave_out_heartbeats],
+)
 def clean_up(pipeline_files: list[str] | None = None) -> list[Cleaned]:
     """Remove what the retention of pipeline files no longer keeps.
 

@@ -35,5 +35,5 @@ def run_flow(flow: Flow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     with start:
         start.enter_context(report_while("starting Prefect's flow"))
         wait_for_server()
-        started = flow.with_options(on_running=[end_start])
+        started = flow.with_options(on_running=[end_start, *flow.on_running_hooks])
         return started(*args, **kwargs)

@@ -3,6 +3,7 @@
 from prefect import flow
 
 from millrace.flows import settings, tool_variables
+from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.serving.release.live import live_versions, served_models
 from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.tasks.release import reconcile_triton
@@ -12,7 +13,12 @@ from millrace.tasks.run_names import name_run, release_name
 PREFECT = "a run of the deployment"
 
 
-@flow(name="release_model", retries=0, persist_result=False)
+@flow(
+    name="release_model",
+    retries=0,
+    persist_result=False,
+    on_running=[leave_out_heartbeats],
+)
 def release_model(
     asked_by: str = PREFECT, again: bool = False, models: list[str] | None = None
 ) -> tuple[Outcome, ...]:

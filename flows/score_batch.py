@@ -10,6 +10,7 @@ from prefect import flow
 
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.flows.run_state import wait_for_start
 from millrace.flows.score_dates import dates_to_do, parse_date
 from millrace.models.common.errors import MillraceError
@@ -35,7 +36,12 @@ If the input is None, the pipeline's own input is scored. If the version is None
 version is used."""
 
 
-@flow(name="score_batch", retries=0, persist_result=False)
+@flow(
+    name="score_batch",
+    retries=0,
+    persist_result=False,
+    on_running=[leave_out_heartbeats],
+)
 def score_batch(
     pipeline_file: str,
     input: str | None = None,

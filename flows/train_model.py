@@ -12,6 +12,7 @@ from prefect import flow
 from millrace.export.candidate import AnyCandidate
 from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.flows.run_state import wait_for_start
 from millrace.flows.training_start import connect_for_training
 from millrace.models.common.installation import Installation
@@ -30,6 +31,7 @@ from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
 from millrace.tasks.register import log_evidence, promote_version, register_version
+from millrace.tasks.reports.drawing import Drawing, drawing_process
 from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
@@ -86,7 +88,13 @@ class TrainOutcome:
         }
 
 
-@flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
+@flow(
+    name="train_model",
+    retries=0,
+    persist_result=False,
+    validate_parameters=False,
+    on_running=[leave_out_heartbeats],
+)
 def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
     """Ingest, train, export, certify, register and decide on the aliases.
 
@@ -114,12 +122,13 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         record_flow_run(installation.run),
         tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
         weights_named(installation, run),
+        drawing_process() as drawing,
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
-        outcome = _train_and_register(kind, pipeline, installation, snapshot, run)
+        outcome = _train_and_register(kind, pipeline, installation, snapshot, run, drawing)
         publish_training(
             pipeline.name,
             installation,
@@ -128,6 +137,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
             version=outcome.version,
             promotion=outcome.promotion,
             run=run,
+            drawing=drawing,
         )
     name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
     return outcome
@@ -139,16 +149,18 @@ def _train_and_register(
     installation: Installation,
     snapshot: Snapshot,
     run: TrackedRun,
+    drawing: Drawing,
 ) -> TrainOutcome:
     uri = installation.tracking_uri
     prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
     trained = train_on_ray(kind, installation, prepared, run)
+    drawing.prepare()
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
         with report_while("registering the model"):
             await_mlflow(uri)
-            report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
+            report = log_evidence(kind, pipeline, snapshot, trained, exported, run, drawing)
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

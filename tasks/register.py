@@ -19,6 +19,7 @@ from millrace.models.registry.version_files import (
     CHAMPION,
     DATASET_TAG,
     FAILED,
+    PASSED,
     ModelVersion,
     dataset_tag,
 )
@@ -28,6 +29,7 @@ from millrace.serving.release.release_state import derive_state
 from millrace.tasks.kinds.steps import Exported, KindReport, Trained, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
+from millrace.tasks.reports.drawing import Drawing
 from millrace.tasks.retry import step
 
 
@@ -39,12 +41,14 @@ def log_evidence(
     trained: Trained[Any],
     exported: Exported,
     run: TrackedRun,
+    drawing: Drawing,
 ) -> KindReport:
-    """Log the certificate, the candidates, figures, and the files to reproduce the candidates."""
+    """Log the certificate, the candidates, and the files to reproduce them; begin the pictures."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
+    drawing.begin(report.figures)
     run.log_metrics(report.metrics)
     texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
-    run.log_report(texts, report.figures)
+    run.log_report(texts, {})
     for file in (*exported.export.reproduction(), *report.files):
         run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
     return report
@@ -68,16 +72,21 @@ def register_version(
         )
     tags = {
         "millrace.candidate": chosen.name,
-        CERTIFICATE_TAG: "passed" if certificate.passed else f"{FAILED}{chosen.reason}",
+        CERTIFICATE_TAG: PASSED if certificate.passed else f"{FAILED}{chosen.reason}",
         DATASET_TAG: dataset_tag(snapshot.name, snapshot.version),
         "millrace.dataset_digest": snapshot.digest,
         **report.tags,
     }
-    registry, log_model = registry_of(installation), steps_of(kind).log_model
-    version = registry.register(
-        run, pipeline.name, kind, exported.files, exported.evidence, tags, log_model
+    version = registry_of(installation).register(
+        run,
+        pipeline.name,
+        kind,
+        exported.files,
+        exported.evidence,
+        tags,
+        steps_of(kind).log_model,
+        report.description,
     )
-    registry.describe(version, report.description)
     run.rename(f"{version.model} version {version.version}")
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
     return version

@@ -6,8 +6,7 @@ digests are checked when the version is registered and whenever it is fetched.
 """
 
 import logging
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +14,25 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
-from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.model_names import require_model_name
+from millrace.models.registry.read_back import read_back
 from millrace.models.registry.registry_errors import MISSING, registry_errors
 from millrace.models.registry.signing import SIGNATURE_TAG, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
 from millrace.models.registry.version_files import (
+    CERTIFICATE_TAG,
     CHAMPION,
     DIGEST_TAG,
     EVIDENCE_TAG,
     KIND_TAG,
+    PASSED,
+    UNNUMBERED,
     ModelVersion,
     Package,
     fetched,
@@ -82,6 +86,7 @@ class Registry:
         evidence: Mapping[str, Path],
         tags: Mapping[str, str],
         log_model: LogModel,
+        description: str = "",
     ) -> ModelVersion:
         """Log a model with its evidence to a run and register it as a new version.
 
@@ -93,6 +98,7 @@ class Registry:
             evidence: the files of `kind.evidence_files`, by name.
             tags: tags of the version.
             log_model: the kind's function that logs the model to the run.
+            description: the description of the version's page, Markdown.
 
         Raises:
             WorkError: the files that MLflow stored are not the files that were logged.
@@ -104,20 +110,27 @@ class Registry:
         beside = {name: evidence[name] for name in kind.evidence_files}
         info = log_model(run, files, beside)
         digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
-        self._check_logged(info.model_uri, kind, list(files), digest)
         own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(beside), KIND_TAG: kind.name}
-        store = client(self.tracking_uri)
-        _ensure_model(store, model)
-        made = store.create_model_version(
-            model,
-            info.model_uri,
-            run_id=run.run_id,
-            tags={**tags, **own},
-            model_id=info.model_id,
-        )
-        # The version is signed only now, because the signature covers its number. If the process
-        # ends before that, the version has no signature and no alias, and nothing uses it.
-        signed = self.sign(_version_of(made, ()))
+        described = (model, UNNUMBERED, run.run_id, info.model_uri, {**tags, **own}, ())
+        logged = ModelVersion.registered(*described)
+        stored = StoredFolder(info.artifact_path, self.tracking_uri)
+        with read_back(logged, stored, self.cache) as keep:
+            store = client(self.tracking_uri)
+            _ensure_model(store, model)
+            made = store.create_model_version(
+                model,
+                info.model_uri,
+                run_id=run.run_id,
+                tags=dict(logged.tags),
+                description=description,
+                model_id=info.model_id,
+            )
+            # The version is signed only now, because the signature covers its number. If the
+            # process ends before that, the version has no signature and no alias, and nothing uses
+            # it.
+            signed = self.sign(_version_of(made, ()))
+            if logged.tags.get(CERTIFICATE_TAG) == PASSED:
+                keep(signed, self.cache)
         _delete_repeated(store, made)
         return signed
 
@@ -265,23 +278,6 @@ class Registry:
         """
         require_model_name(version.model)
         return fetched(version, self.tracking_uri, self.cache)
-
-    def _check_logged(
-        self, model_uri: str, kind: ModelKind, names: Sequence[str], digest: str
-    ) -> None:
-        from mlflow.artifacts import download_artifacts
-
-        with tempfile.TemporaryDirectory() as folder:
-            download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri)
-            got = Path(folder, kind.model_folder)
-            found = digest_of_model({name: digest_of(got / name) for name in names})
-        if found != digest:
-            raise WorkError(
-                "the model files that MLflow stored differ from the certified ones",
-                seen=f"sha256 {found}",
-                valid=f"sha256 {digest}",
-                hint="check MLflow's artifact store",
-            )
 
 
 def registry_of(installation: Installation, given: Pipeline | None = None) -> Registry:

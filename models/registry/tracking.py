@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
-from millrace.models.common.pictures import png_of
 from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.common.slow_step import report_while
@@ -23,7 +22,6 @@ from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from mlflow import MlflowClient
 
 log = logging.getLogger("millrace")
@@ -81,15 +79,14 @@ class TrackedRun:
         """Log a text as an artifact."""
         self.client.log_text(self.run_id, text, path)
 
-    def log_report(self, texts: Mapping[str, str], figures: Mapping[str, "Figure"]) -> None:
-        """Log texts and figures as artifacts, in one upload.
+    def log_report(self, texts: Mapping[str, str], pictures: Mapping[str, bytes]) -> None:
+        """Log texts and pictures as artifacts, in one upload.
 
         Args:
             texts: texts, by path.
-            figures: figures, by path; each is stored as a PNG.
+            pictures: PNG files, by path.
         """
-        contents = {path: text.encode() for path, text in texts.items()}
-        contents |= {path: png_of(figure) for path, figure in figures.items()}
+        contents = {path: text.encode() for path, text in texts.items()} | dict(pictures)
         with tempfile.TemporaryDirectory() as folder:
             for path, content in contents.items():
                 file = Path(folder, path)

@@ -22,8 +22,9 @@ from millrace.models.registry.tracking import client
 DIGEST_TAG = "millrace.digest"
 DATASET_TAG = "millrace.dataset"
 """Tag with the snapshot that the version was trained on; see `dataset_tag`."""
-CERTIFICATE_TAG, FAILED = "millrace.certificate", "failed: "
-"""The tag that says whether a version passed its gates, and the beginning of a value if not."""
+CERTIFICATE_TAG, PASSED, FAILED = "millrace.certificate", "passed", "failed: "
+"""The tag that says whether a version passed its gates, its value if so, and the beginning of its
+value if not."""
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"
@@ -39,6 +40,8 @@ which is limited to 2 GiB."""
 EVIDENCE_BYTES = 1 << 30
 """Largest evidence file, in bytes. Limits for reading are lower: `models/common/bounded_files.py`.
 """
+UNNUMBERED = 0
+"""Number of a version that is not registered yet."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Pattern for the names of a model's files."""
 
@@ -87,6 +90,13 @@ class ModelVersion:
             InputError: this version of Millrace does not know the kind.
         """
         return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
+
+    @property
+    def title(self) -> str:
+        """The version in words, for messages."""
+        if self.version == UNNUMBERED:
+            return f"the new version of {self.model}"
+        return f"{self.model} version {self.version}"
 
     @property
     def dataset(self) -> tuple[str, int] | None:
@@ -142,7 +152,7 @@ def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError
     """Return the error for a version's file that cannot be read."""
     lines = str(error).splitlines() or [""]
     return InputError(
-        f"the {what} of {version.model} version {version.version} cannot be read",
+        f"the {what} of {version.title} cannot be read",
         seen=lines[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {lines[0]}",
         hint="run the pipeline again with `millrace run`, which registers a new version",
     )
@@ -163,11 +173,11 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
     """
     if not version.digest:
         raise InputError(
-            f"{version.model} version {version.version} has no digest",
+            f"{version.title} has no digest",
             valid=f"a version registered by Millrace, with the tag {DIGEST_TAG}",
             hint="point the model's alias, such as champion, at another version in the MLflow UI",
         )
-    folder = cache / version.model / f"{version.version}-{version.digest[:16]}"
+    folder = _cached_folder(version, cache)
     if not folder.exists():
         _download(version, tracking_uri, folder)
     if not _is_whole(folder, version):  # damaged since it was cached
@@ -177,17 +187,35 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
 
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
-    """Download into a staging folder, check the files, and only then rename the folder."""
-    cache = folder.parent.parent
-    cache.mkdir(parents=True, exist_ok=True)
+    """Download the files of a version; rename their folder only once they are checked."""
     with _store_errors(version):
         # Not by models:/NAME/N, for which MLflow uses one registry for the whole process.
         uri = client(tracking_uri).get_model_version_download_uri(
             version.model, str(version.version)
         )
-        stored = StoredFolder(uri, tracking_uri)
+    with staged_files(version, StoredFolder(uri, tracking_uri), folder.parent.parent) as kept:
+        # Checked before the folder is renamed: a bad download is not cached, and is tried again.
+        require_readable(kept, version.title)
+        _keep(kept, folder)
+
+
+@contextmanager
+def staged_files(version: ModelVersion, stored: StoredFolder, cache: Path) -> Iterator[Path]:
+    """Download the files of a version into a staging folder, and check their digests.
+
+    Args:
+        version: the version, with its tags.
+        stored: the folder of its files in the artifact store.
+        cache: the folder in which the staging folder is made, and removed after the block.
+
+    Raises:
+        InputError: the files are not those with the digests in the tags.
+        TransientError: the artifact store does not answer.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    with _store_errors(version):
         files = _listed(stored, version)
-    require_room(sum(files.values()), cache, f"{version.model} version {version.version}")
+    require_room(sum(files.values()), cache, version.title)
     with tempfile.TemporaryDirectory(dir=cache) as staging:
         kept = Path(staging) / "package"
         kept.mkdir()
@@ -196,12 +224,23 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
             to.parent.mkdir(exist_ok=True)
             with _store_errors(version):
                 stored.fetch(path, size, to)
-        # Checked before the folder is renamed: a bad download is not cached, and is tried again.
         _check_digests(kept, version)
-        require_readable(kept, f"{version.model} version {version.version}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if not folder.exists():
-            kept.rename(folder)
+        yield kept
+
+
+def keep_files(kept: Path, version: ModelVersion, cache: Path) -> None:
+    """Move the staged files of a version into the cache, where `fetched` finds them."""
+    _keep(kept, _cached_folder(version, cache))
+
+
+def _keep(kept: Path, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        kept.rename(folder)
+
+
+def _cached_folder(version: ModelVersion, cache: Path) -> Path:
+    return cache / version.model / f"{version.version}-{version.digest[:16]}"
 
 
 def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
@@ -233,7 +272,7 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
 
 def _lacks(version: ModelVersion, path: str) -> InputError:
     return InputError(
-        f"{version.model} version {version.version} has no {Path(path).name}",
+        f"{version.title} has no {Path(path).name}",
         valid=f"a version registered by Millrace, with {', '.join(version.kind.evidence_files)}",
         hint="point the model's alias, such as champion, at another version in the MLflow UI",
     )
@@ -241,8 +280,7 @@ def _lacks(version: ModelVersion, path: str) -> InputError:
 
 def _unexpected_files(version: ModelVersion, seen: str, valid: str) -> InputError:
     return InputError(
-        f"{version.model} version {version.version} has more or larger files than any version that "
-        "Millrace registers",
+        f"{version.title} has more or larger files than any version that Millrace registers",
         seen=seen,
         valid=valid,
         hint="point the model's alias, such as champion, at another version in the MLflow UI",
@@ -274,7 +312,7 @@ def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
     )
     kind = InputError if gone else TransientError
     return kind(
-        f"the files of {version.model} version {version.version} cannot be fetched",
+        f"the files of {version.title} cannot be fetched",
         seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
         hint="check the artifact store of MLflow",
     )
@@ -298,8 +336,7 @@ def _check_digests(folder: Path, version: ModelVersion) -> None:
     if found != wanted:
         what = next(name for name in wanted if found[name] != wanted[name])
         raise InputError(
-            f"a file of {version.model} version {version.version} is not the file that was "
-            "registered",
+            f"a file of {version.title} is not the file that was registered",
             seen=f"sha256 {found[what]} of {what}",
             valid=f"sha256 {wanted[what]}",
             hint="run the pipeline again with `millrace run`, which registers a new version, or "

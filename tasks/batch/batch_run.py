@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from millrace.models.common.installation import Installation
+from millrace.models.common.pictures import png_of
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import version_page
 from millrace.models.registry.tracking import TrackedRun, client
@@ -111,7 +112,7 @@ class BatchRun:
             "plots/throughput.png": throughput_figure(self.samples),
             "plots/last_runs.png": runs_figure(_last_runs(self.run), unit),
         }
-        self.run.log_report({}, figures)
+        self.run.log_report({}, {path: png_of(each) for path, each in figures.items()})
         _end_dead_runs(self.run, report)
 
     def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:

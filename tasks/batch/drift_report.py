@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.models.common.pictures import png_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.serving.batch.input.row_lineage import read_seen
 from millrace.serving.batch.monitoring.batch_plots import drift_figure, shares_figure
@@ -62,8 +63,8 @@ def report_drift(
     run.log_report(
         {"drift.json": json.dumps([asdict(drift) for drift in drifts], indent=1)},
         {
-            "plots/drift.png": drift_figure(drifts, limit),
-            "plots/drift_shares.png": shares_figure([pair for _, pair in ranked[:WORST]]),
+            "plots/drift.png": png_of(drift_figure(drifts, limit)),
+            "plots/drift_shares.png": png_of(shares_figure([pair for _, pair in ranked[:WORST]])),
         },
     )
     over = [drift for drift, _ in ranked if drift.exceeds(limit)]

@@ -14,8 +14,6 @@ from millrace.models.config.model_kind import load_object
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
-
     from millrace.export.candidate import AnyCandidate
     from millrace.export.certificate import Certificate, Header
     from millrace.export.select import Gates
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from millrace.serving.release.version_check import VersionCheck
     from millrace.serving.triton.client import TritonClient
     from millrace.serving.triton.version_folder import Artifact
+    from millrace.tasks.reports.drawing import Draw
 
 Row = tuple[str, str]
 T = TypeVar("T")
@@ -155,7 +154,7 @@ class KindReport:
     Attributes:
         metrics: metrics of the MLflow run, in addition to those of training.
         texts: text files of the run, by artifact path.
-        figures: pictures of the run, by artifact path.
+        figures: what draws the pictures of the run, by artifact path.
         tags: tags of the registered version.
         description: the description of the version's page, in Markdown.
         facts: table rows about the training data, for the run's page.
@@ -167,7 +166,7 @@ class KindReport:
 
     metrics: Mapping[str, float]
     texts: Mapping[str, str]
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, Draw]
     tags: Mapping[str, str]
     description: str
     facts: Sequence[Row]

@@ -5,14 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
-
-from millrace.models.common.pictures import png_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
@@ -24,26 +18,26 @@ img { max-width: 100%; }
 """
 
 
-def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> str:
+def html_page(title: str, markdown: str, pictures: Mapping[str, bytes]) -> str:
     """Return a self-contained HTML page.
 
     Args:
         title: the title of the page.
         markdown: the text of the page; HTML in it is escaped.
-        pictures: the pictures after the text, in order, by path; the file name is the caption.
+        pictures: PNG files after the text, in order, by path; the file name is the caption.
     """
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
     shown = "".join(
         f"<h2>{(caption := escape(_caption(path)))}</h2>"
-        f'<img alt="{caption}" src="{_inline(figure)}">'
-        for path, figure in pictures.items()
+        f'<img alt="{caption}" src="{_inline(picture)}">'
+        for path, picture in pictures.items()
     )
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     return f"<!doctype html><html><head>{head}</head><body>{body}{shown}</body></html>"
 
 
-def _inline(figure: "Figure") -> str:
-    return f"data:image/png;base64,{base64.b64encode(png_of(figure)).decode()}"
+def _inline(picture: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
 def _caption(path: str) -> str:

@@ -1,18 +1,20 @@
-"""The pictures of a run, for MLflow."""
+"""The pictures of a run, for MLflow; matplotlib is imported by what draws them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from millrace.models.common.arrays import Array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def learning_curves(
     history: Sequence[dict[str, float]], metric: str, unit: str = "epoch"
-) -> Figure:
+) -> "Figure":
     """Draw loss and metric by epoch or round, each for the train and the validation split.
 
     A vertical line marks where pruning or rounding (quantization-aware training) began.
@@ -22,6 +24,8 @@ def learning_curves(
         metric: the name of the task metric.
         unit: the unit of the x-axis, `epoch` or `round`.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     epochs = [entry[unit] for entry in history]
     for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
@@ -48,7 +52,9 @@ def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
     return {what: found[0] for what, found in epochs.items() if found}
 
 
-def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int | bool]) -> Figure:
+def confusion_matrix(
+    predicted: Array, target: Array, labels: Sequence[str | int | bool]
+) -> "Figure":
     """Draw the confusion matrix of the test split.
 
     Args:
@@ -60,6 +66,8 @@ def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int
     counts = np.zeros((size, size), dtype=int)
     np.add.at(counts, (target, predicted), 1)
     width = min(4 + 0.35 * size, 14)
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, width * 0.9), layout="constrained")
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -70,12 +78,15 @@ def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int
         axes.set_yticks(range(size), [str(label) for label in labels])
         for row, column in zip(*np.nonzero(counts), strict=True):
             color = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, counts[row, column], ha="center", va="center", color=color)
+            count = axes.text(column, row, counts[row, column], color=color)
+            count.set(ha="center", va="center", in_layout=False)  # inside the axes
     return figure
 
 
-def predicted_against_true(predicted: Array, target: Array) -> Figure:
+def predicted_against_true(predicted: Array, target: Array) -> "Figure":
     """Draw predicted against true values of a regression on the test split."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(5, 4.6), layout="constrained")
     axes = figure.subplots()
     axes.scatter(target, predicted, s=10, alpha=0.5)
@@ -109,7 +120,7 @@ class VariantPoint:
     chosen: bool = False
 
 
-def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> Figure:
+def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> "Figure":
     """Draw metric against time; areas show file sizes, and points on the Pareto front are filled.
 
     Args:
@@ -117,6 +128,8 @@ def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> 
         metric: the name of the metric.
         cost: the name of the time on the x-axis.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     largest = max(variant.size_bytes for variant in variants)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import page, version_page
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from millrace.serving.release.outcome import Outcome
     from millrace.serving.release.release_state import Release
     from millrace.tasks.kinds.steps import KindReport
+    from millrace.tasks.reports.drawing import Drawing
 
 
 def publish_training(
@@ -32,11 +34,12 @@ def publish_training(
     version: "ModelVersion",
     promotion: "Promotion",
     run: "TrackedRun",
+    drawing: "Drawing",
 ) -> None:
     """Publish the result of a run: as a Prefect artifact, and as a page with pictures in MLflow.
 
-    This is the last step: if MLflow fails to store the page, a warning is logged and the run
-    succeeds.
+    This is the last step: if the pictures cannot be drawn, or if MLflow fails to store them and the
+    page, a warning is logged and the run succeeds.
     """
     from mlflow.exceptions import MlflowException
 
@@ -57,8 +60,13 @@ def publish_training(
         link = version_page(installation.tracking_uri, version.model, version.version)
         create_link_artifact(link, "version in MLflow", key=key_of(name, "mlflow-version"))
     title = f"{version.model} version {version.version}"
+    pictures: dict[str, bytes] = {}
     try:
-        run.log_text(html_page(title, text, report.figures), "report.html")
+        pictures = drawing.pictures()
+    except WorkError as error:
+        log.warning("this run has no pictures: %s", error.what)
+    try:
+        run.log_report({"report.html": html_page(title, text, pictures)}, pictures)
     except (MlflowException, OSError) as error:
         log.warning(
             "the report of this run could not be stored in MLflow: %s", str(error).splitlines()[0]

@@ -1,7 +1,7 @@
 """The report on boosted trees: the report of the kind `graph`, and the importance of columns."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 import xgboost
@@ -9,14 +9,10 @@ import xgboost
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.inference.features import Encoding
+from millrace.tasks.kinds.gradient_boosting.boosting_plots import importance_picture
 from millrace.tasks.kinds.graph.graph_report import report_graph
 from millrace.tasks.kinds.graph.graph_train import GraphTraining
 from millrace.tasks.kinds.steps import Exported, KindReport, Trained
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-MOST_COLUMNS = 20
 
 
 def report_trees(
@@ -26,7 +22,7 @@ def report_trees(
     shown = report_graph(pipeline, snapshot, trained, exported)
     booster = xgboost.Booster(model_file=trained.weights)
     importance = importance_of(booster, trained.details.encoding)
-    picture = {"plots/feature_importance.png": importance_picture(importance)}
+    picture = {"plots/feature_importance.png": partial(importance_picture, importance)}
     rounds = booster.num_boosted_rounds()
     return replace(
         shown,
@@ -49,19 +45,3 @@ def importance_of(booster: xgboost.Booster, encoding: Encoding) -> dict[str, flo
     total = sum(gains.values()) or 1.0
     ordered = sorted(gains, key=lambda name: -gains[name])
     return {name: gains[name] / total for name in ordered if gains[name] > 0}
-
-
-def importance_picture(importance: dict[str, float]) -> "Figure":
-    """Draw the most important columns, the largest at the top."""
-    from matplotlib.figure import Figure
-
-    shown = list(importance.items())[:MOST_COLUMNS][::-1]
-    figure = Figure(figsize=(7, 1.2 + 0.3 * len(shown)), layout="constrained")
-    axes = figure.subplots()
-    axes.barh([name[:40] for name, _ in shown], [share for _, share in shown], color="C0")
-    axes.xaxis.set_major_formatter("{x:.0%}")
-    axes.set_xlabel("share of the total gain")
-    left = len(importance) - len(shown)
-    axes.set_title("feature importance" + (f", {left} more columns below" if left > 0 else ""))
-    axes.grid(axis="x", alpha=0.3)
-    return figure

@@ -1,6 +1,7 @@
 """The report on a training run of the kind `graph`: metrics, tables and pictures."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate, GraphStage
@@ -9,11 +10,17 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.tasks.kinds.graph.graph_files import ENCODING
 from millrace.tasks.kinds.steps import Exported, KindReport, Row, Trained
+from millrace.tasks.reports.drawing import Draw
 from millrace.tasks.reports.markdown import table
+from millrace.tasks.reports.plots import (
+    VariantPoint,
+    confusion_matrix,
+    learning_curves,
+    pareto_picture,
+    predicted_against_true,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from millrace.tasks.kinds.graph.graph_train import GraphTraining  # imports torch
 
 GATES = Gates(0.0)
@@ -62,24 +69,17 @@ def _metrics(
 
 def _figures(
     pipeline: Pipeline, trained: "Trained[GraphTraining]", exported: Exported
-) -> "dict[str, Figure]":
-    from millrace.tasks.reports.plots import (
-        VariantPoint,
-        confusion_matrix,
-        learning_curves,
-        pareto_picture,
-        predicted_against_true,
-    )
-
+) -> dict[str, Draw]:
     export, metric_name = exported.export, exported.certificate.metric_name
     answers, target = export.answers(exported.chosen), export.measured_on.target
     unit = trained.prepared.job.unit
-    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name, unit)}
+    curves = partial(learning_curves, trained.history, metric_name, unit)
+    figures: dict[str, Draw] = {"plots/learning_curves.png": curves}
     if labels := trained.details.encoding.labels:
-        matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
+        matrix = partial(confusion_matrix, answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix
     else:
-        figure = predicted_against_true(answers[:, 0], target)
+        figure = partial(predicted_against_true, answers[:, 0], target)
         figures["plots/predicted_against_true.png"] = figure
     is_throughput = pipeline.export.objective == "throughput"
     front = pareto_front(exported.candidates, GATES)
@@ -98,7 +98,7 @@ def _figures(
     ]
     if points:
         cost_of = "a row of a full batch" if is_throughput else "p50 of one row"
-        figures["plots/candidates.png"] = pareto_picture(points, metric_name, cost_of)
+        figures["plots/candidates.png"] = partial(pareto_picture, points, metric_name, cost_of)
     return figures
 
 

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REFERENCE_LINES = (("grey", ":"), ("black", ":"), ("C2", "--"))
 
@@ -31,13 +32,15 @@ class PerplexityPoint:
     chosen: bool
 
 
-def loss_curve(history: Sequence[dict[str, Any]], baselines: Mapping[str, float]) -> Figure:
+def loss_curve(history: Sequence[dict[str, Any]], baselines: Mapping[str, float]) -> "Figure":
     """Draw the perplexity of training batches and validation split against tokens trained on.
 
     Args:
         history: the metrics of every report.
         baselines: perplexities to compare with, by name; three at most.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
     seen, tokens = 0.0, []
@@ -58,8 +61,10 @@ def loss_curve(history: Sequence[dict[str, Any]], baselines: Mapping[str, float]
     return figure
 
 
-def perplexity_picture(variants: Sequence[PerplexityPoint]) -> Figure:
+def perplexity_picture(variants: Sequence[PerplexityPoint]) -> "Figure":
     """Draw perplexity against size, and tokens/s against the number of streams."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for number, variant in enumerate(variants):

@@ -1,6 +1,7 @@
 """The report on a language model's training run: metrics, tables, pictures and samples."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageCertificate
@@ -10,13 +11,17 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.base_checkpoint import CHECKPOINT_TAG, checkpoint_digest
 from millrace.tasks.kinds.language.language_export import LanguageExport
+from millrace.tasks.kinds.language.language_plots import (
+    PerplexityPoint,
+    loss_curve,
+    perplexity_picture,
+)
 from millrace.tasks.kinds.language.language_train import BASE_TAG, DecoderTraining, base_tags
 from millrace.tasks.kinds.steps import Exported, KindReport, Row, Trained
+from millrace.tasks.reports.drawing import Draw
 from millrace.tasks.reports.markdown import table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from millrace.models.language.corpus.ngram import Baselines
 
 HEAD = (
@@ -110,17 +115,13 @@ def _metrics(
         yield "test.base", baselines.base
 
 
-def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str, Figure]":
-    from millrace.tasks.kinds.language.language_plots import (
-        PerplexityPoint,
-        loss_curve,
-        perplexity_picture,
-    )
-
+def _figures(trained: Trained[DecoderTraining], exported: Exported) -> dict[str, Draw]:
     baselines = trained.details.baselines
     lines = {"unigram": baselines.unigram, "trigram": baselines.trigram}
     lines |= {} if baselines.base is None else {BEFORE: baselines.base}
-    curve = loss_curve(trained.history, lines)
+    figures: dict[str, Draw] = {
+        "plots/learning_curve.png": partial(loss_curve, trained.history, lines)
+    }
     points = [
         PerplexityPoint(
             name=each.name,
@@ -133,8 +134,9 @@ def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str
         for each in exported.candidates
         if each.stage is not None and each.speed is not None
     ]
-    figures = {"plots/forms.png": perplexity_picture(points)} if points else {}
-    return {"plots/learning_curve.png": curve, **figures}
+    if points:
+        figures["plots/forms.png"] = partial(perplexity_picture, points)
+    return figures
 
 
 def _rows(

@@ -15,6 +15,7 @@ class StandIn:
 
     def __init__(self, body: Callable[..., Any], *, runs: bool = True) -> None:
         self.body, self.runs = body, runs
+        self.on_running_hooks: list[Callable[..., None]] = []
 
     def with_options(self, on_running: list[Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
@@ -49,6 +50,13 @@ def test_the_start_ends_when_the_flow_runs(events: list[str]) -> None:
     flow: Any = StandIn(body)
     assert run_flow(flow, "a", date="b") == "ab"
     assert events == ["starting Prefect's flow", "started", "runs"]
+
+
+def test_hooks_of_the_flow_are_kept(events: list[str]) -> None:
+    flow: Any = StandIn(lambda: events.append("runs"))
+    flow.on_running_hooks.append(lambda **_: events.append("own hook"))
+    run_flow(flow)
+    assert events == ["starting Prefect's flow", "started", "own hook", "runs"]
 
 
 def test_a_start_that_fails_ends(events: list[str]) -> None:

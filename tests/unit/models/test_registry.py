@@ -77,7 +77,8 @@ def register(
 ) -> ModelVersion:
     files = {"model.onnx": evidence["model.onnx"]}
     beside = {name: evidence[name] for name in KIND.evidence_files}
-    registry = Registry(mlflow_places.tracking_uri, Path(), trust_of(mlflow_places))
+    cache = mlflow_places.home / "cache"
+    registry = Registry(mlflow_places.tracking_uri, cache, trust_of(mlflow_places))
     return registry.register(run, model, KIND, files, beside, {"color": "blue"}, log_graph)
 
 
@@ -375,12 +376,16 @@ def test_what_never_ends_is_not_read(
     assert list(registry.cache.iterdir()) == []
 
 
-@pytest.fixture
-def nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(*_: object) -> None:
         raise AssertionError("it was fetched")
 
     monkeypatch.setattr(StoredFolder, "fetch", fetch)
+
+
+@pytest.fixture
+def nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_copies(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +426,6 @@ def test_files_that_no_version_of_ours_has_are_left_where_they_are(
     assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *KIND.evidence_files}
 
 
-@pytest.mark.usefixtures("nothing_is_copied")
 def test_the_number_of_a_version_that_was_made_again_elsewhere_is_refused_before_it_is_fetched(
     mlflow_places: Installation,
     run: TrackedRun,
@@ -436,6 +440,7 @@ def test_the_number_of_a_version_that_was_made_again_elsewhere_is_refused_before
     store.create_registered_model("again")
     again = store.create_model_version("again", other.source, made.run_id, tags=dict(made.tags))
     assert int(again.version) == made.version
+    forbid_copies(monkeypatch)
     monkeypatch.setattr(StoredFolder, "sizes", StoredFolder.fetch)  # nor looked at
     with pytest.raises(InputError, match="its signature is for something else"):
         registry.fetch(registry.version("again", 1))

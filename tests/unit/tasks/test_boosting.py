@@ -23,10 +23,8 @@ from millrace.tasks.kinds.gradient_boosting.boosting_job import (
     parameters_of,
 )
 from millrace.tasks.kinds.gradient_boosting.boosting_onnx import convert_trees, number_nodes
-from millrace.tasks.kinds.gradient_boosting.boosting_report import (
-    importance_of,
-    importance_picture,
-)
+from millrace.tasks.kinds.gradient_boosting.boosting_plots import importance_picture
+from millrace.tasks.kinds.gradient_boosting.boosting_report import importance_of
 from millrace.tasks.kinds.gradient_boosting.boosting_train import MOST_CATEGORIES, params_of
 
 ROUNDS = 12

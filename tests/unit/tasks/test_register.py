@@ -28,6 +28,7 @@ from millrace.tasks import register as module
 from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import Exported, KindReport
 from millrace.tasks.register import log_evidence, register_version
+from millrace.tasks.reports.drawing import Draw
 
 KIND = kind_named("language")
 PIPELINE = Pipeline.model_validate(
@@ -41,7 +42,7 @@ SNAPSHOT = Snapshot("texts", "uri", 3, "d" * 64, 10, TableSchema((), (), "text",
 REPORT = KindReport(
     metrics={"test.openvino-int8.perplexity": 12.5},
     texts={"samples.md": "what it writes"},
-    figures={"plots/forms.png": Figure()},
+    figures={"plots/forms.png": Figure},
     tags={"millrace.perplexity": "12.5000"},
     description="# How good it is",
     facts=(),
@@ -98,19 +99,22 @@ def exported(tmp_path: Path) -> Exported:
 
 @dataclass
 class Run:
-    """A run that keeps what it is told."""
+    """A run, and the drawing of its pictures, that keep what they are told."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    figures: dict[str, Figure] = field(default_factory=dict)
+    figures: dict[str, Draw] = field(default_factory=dict)
     files: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def begin(self, figures: Mapping[str, Draw]) -> None:
+        self.figures.update(figures)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
 
-    def log_report(self, texts: Mapping[str, str], figures: Mapping[str, Figure]) -> None:
+    def log_report(self, texts: Mapping[str, str], pictures: Mapping[str, bytes]) -> None:
         self.texts.update(texts)
-        self.figures.update(figures)
+        assert not pictures
 
     def log_file(self, file: Path, folder: str | None = None) -> None:
         self.files.append((file.name, folder))
@@ -126,7 +130,7 @@ def logged(exported: Exported, report: KindReport, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "steps_of", lambda kind: Steps())
     run, trained = Run(), None
-    given: Any = (KIND, PIPELINE, SNAPSHOT, trained, exported, run)
+    given: Any = (KIND, PIPELINE, SNAPSHOT, trained, exported, run, run)
     assert log_evidence.fn(*given) is report
     return run
 
