@@ -45,11 +45,13 @@ def clean(
         )
     found = []
     with console.reserve_stdout(), report_while("looking for what can be removed"):
+        from millrace.tasks.retention.clean import PIPELINE_FILES
         from millrace.tasks.retention.clean import clean as remove
 
         for each in remove(pipelines, installation, dry_run=dry_run):
             for reason in each.skipped:
-                console.log.warning("%s: not removed: %s", each.subject, reason)
+                what = "not read" if each.kind == PIPELINE_FILES else "not removed"
+                console.log.warning("%s: %s: %s", each.subject, what, reason)
             found.append(each)
     if as_json:
         console.print_json({"dry_run": dry_run, "cleaned": found})

@@ -14,6 +14,9 @@ from millrace.tasks.retention.clean_home import clean_home
 from millrace.tasks.retention.clean_pipeline import PipelineCleaner
 from millrace.tasks.retention.cleaned import Cleaned, describe
 
+PIPELINE_FILES = "pipeline files"
+"""Kind of what stands for files that could not be read."""
+
 
 def clean(
     pipelines: Collection[Pipeline], installation: Installation, *, dry_run: bool = False
@@ -32,7 +35,7 @@ def clean(
     now = datetime.now(UTC)
     of_home, unread = load_pipelines(installation.pipeline_files)
     if unread:
-        yield Cleaned("pipeline files", skipped=unread)
+        yield Cleaned(PIPELINE_FILES, skipped=unread)
     named = {
         **{f"named in the pipeline {each.name}": each.model_dump_json() for each in pipelines},
         **read_texts(installation.pipeline_files),

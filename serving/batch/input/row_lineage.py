@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import deltalake
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.data.sources.find_files import resolve
 from millrace.serving.batch.commit import JOB
 from millrace.serving.batch.input.find_input import Input
 from millrace.serving.batch.job import FILE_ROWS, ROW
@@ -129,16 +131,37 @@ def _origin_of(
     job = PurePosixPath(row.pop(FILE)).parent.name
     files, source = lineages[job]["files"], lineages[job]["input"]
     number, place = divmod(row[ROW], FILE_ROWS)
+    file = files[number] if number < len(files) else ""
     manifests = source.get("files", [])
     commit = commits.get(job, {})
     own = {name: str(value) for name, value in commit.items() if name.startswith(PREFIX)}
     return Origin(
         row=row,
-        file=files[number] if number < len(files) else "",
-        place=place,
+        file=file,
+        place=_find_place(file, row[KEY], place),
         manifest=manifests[number] if number < len(manifests) else {},
         source={name: value for name, value in source.items() if name != "files"},
         job=job,
         committed={n.removeprefix(PREFIX): value for n, value in own.items() if n != WHOLE},
         table_version=int(commit.get("version", -1)),
     )
+
+
+def _find_place(file: str, key: str, place: int) -> int:
+    """Return the number of a row in a file of a table, from which rows before it may be erased.
+
+    Args:
+        file: the file; one without the column `_key`, or that is gone, is not looked at.
+        key: the row's key.
+        place: the row's number when it was scored, from 0.
+    """
+    try:
+        filesystem, path = resolve(file, Path())
+        with filesystem.open_input_file(path) as stream:
+            keys = pq.read_table(stream, columns=[KEY])[KEY]
+    except (OSError, KeyError, ValueError, MillraceError):
+        return place
+    if place < len(keys) and keys[place].as_py() == key:
+        return place
+    found = pc.index(keys, key).as_py()
+    return place if found < 0 else found

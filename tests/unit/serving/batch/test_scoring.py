@@ -24,6 +24,7 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.data.erase_bad_rows import by_dead_letter
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.schema import Column
+from millrace.models.data.scrub_files import scrub_files
 from millrace.models.data.snapshot_use import hold_erasure
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.commit import Partition, committed_dates
@@ -423,6 +424,22 @@ def test_a_row_of_a_delta_table_is_traced_to_its_version(tmp_path: Path, run: Ru
     (origin,) = find_origins(report.table, "2", MONDAY)
     assert origin.source["version"] == 0
     assert Path(origin.file).suffix == ".parquet"
+
+
+def test_a_row_is_traced_to_its_place_after_a_row_before_it_was_erased(
+    tmp_path: Path, run: Run
+) -> None:
+    rows = pa.table({"_key": ["k1", "k2", "k3"], "a": [1.0, 2.0, 3.0]})
+    rows = rows.append_column("f", pa.array([True] * 3)).append_column("c", pa.array(["x"] * 3))
+    rows = rows.append_column("id", pa.array([1, 2, 3]))
+    deltalake.write_deltalake(str(tmp_path / "in"), rows)
+    report = run(tmp_path / "in", str(tmp_path / "table"))
+    places = []
+    for erased in (None, "k1", "k3"):
+        if erased:
+            scrub_files(str(tmp_path / "in"), Erasure.by_value("_key", [erased]))
+        places.append(find_origins(report.table, "k3")[0].place)
+    assert places == [2, 1, 2]  # the last one is gone: the place that it had
 
 
 @pytest.mark.parametrize(("key", "date"), [("9", None), ("1", "2026-01-06")])
