@@ -5,7 +5,7 @@ statistics and the digest are the same with any number of threads.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -202,8 +202,7 @@ def open_rows(
     chunks = source.chunks()
     try:
         first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
-        columns = (name for chunk in first for name in chunk.rows.schema.names)
-        names = source.schema.names if source.schema else list(dict.fromkeys(columns))
+        names = source.schema.names if source.schema else _columns_of_first_file(first)
     except OSError as error:
         raise read_error(spec.source, error) from error
     if not any(chunk.rows.num_rows for chunk in first):
@@ -266,6 +265,18 @@ def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chun
         rows += chunk.rows.num_rows
         size += chunk.rows.nbytes
     return first
+
+
+def _columns_of_first_file(first: Sequence[Chunk]) -> list[str]:
+    """Return the columns of the first file with rows; each chunk of JSON Lines has keys of its own.
+
+    Where rows are in no files, all of these chunks count.
+    """
+    filled = [chunk for chunk in first if chunk.rows.num_rows]
+    columns = (
+        name for chunk in filled if chunk.file == filled[0].file for name in chunk.rows.schema.names
+    )
+    return list(dict.fromkeys(columns))
 
 
 def _drain(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
