@@ -7,6 +7,8 @@ guesses a key can tell that it was forgotten.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +21,9 @@ from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import RETENTION
 from millrace.models.data.split import Hashes, hash_rows, hash_texts, row_keys
 
-FORGOTTEN = "forgotten.json"
-"""File in the dataset's folder `_retention`."""
+FORGOTTEN = "forgotten"
+"""Folder in the dataset's folder `_retention`: a file for each command, so that two at once do not
+overwrite each other's keys."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,18 @@ class ForgottenKeys:
         Raises:
             OSError: the table's folder cannot be read.
         """
-        stored = Folder(f"{uri}/{RETENTION}").read_json(FORGOTTEN) or []
-        return cls(np.array(sorted(int(each, 16) for each in stored), np.uint64))
+        folder = _folder_of(uri)
+        stored = (folder.read_json(file.base_name) or [] for file in folder.files(".json"))
+        return cls(np.array(sorted({int(each, 16) for each in chain(*stored)}), np.uint64))
 
     def write(self, uri: str) -> None:
-        """Store the keys instead of those that are stored.
+        """Store the keys beside those that are stored.
 
         Raises:
             OSError: the table's folder cannot be written.
         """
         hashes = [f"{int(each):016x}" for each in self.hashes]
-        Folder(f"{uri}/{RETENTION}").write_json(FORGOTTEN, hashes)
+        _folder_of(uri).write_json(f"{uuid4().hex}.json", hashes)
 
     def find(self, keys: pa.Array) -> Array:
         """Return which of some keys, strings or null, are among these: bool `[keys]`."""
@@ -94,17 +98,23 @@ class ForgottenKeys:
 def remember_forgotten(uri: str, keys: Collection[str]) -> None:
     """Add keys to those that were forgotten of a dataset's table."""
     if keys:
-        hashes = np.union1d(ForgottenKeys.read(uri).hashes, ForgottenKeys.of(keys).hashes)
-        ForgottenKeys(hashes).write(uri)
+        ForgottenKeys.of(keys).write(uri)
 
 
 def remove_forgotten(uri: str, keys: Collection[str]) -> frozenset[str]:
     """Take keys from those that were forgotten of a dataset's table, and return those taken."""
+    earlier = _folder_of(uri).files(".json")
     known = ForgottenKeys.read(uri)
     taken = known.among(keys)
     if taken:
         ForgottenKeys(np.setdiff1d(known.hashes, ForgottenKeys.of(taken).hashes)).write(uri)
+        for file in earlier:
+            _folder_of(uri).delete(file.base_name)
     return taken
+
+
+def _folder_of(uri: str) -> Folder:
+    return Folder(f"{uri}/{RETENTION}").subfolder(FORGOTTEN)
 
 
 def describe_left_out(rows: int) -> str:

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from deltalake import DeltaTable
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.forgotten_keys import ForgottenKeys, describe_left_out
+from millrace.models.data.forgotten_keys import (
+    ForgottenKeys,
+    describe_left_out,
+    remember_forgotten,
+)
 from millrace.models.data.ingest import ingest
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
 from millrace.tasks.check_all import check_all
@@ -200,3 +205,10 @@ def test_a_source_of_forgotten_rows_only_is_told(
         read()
     assert raised.value.seen == "10 rows with forgotten keys"
     assert open_snapshot(home, "t").rows == 10
+
+
+def test_commands_at_once_do_not_lose_each_others_keys(home: Installation) -> None:
+    uri, keys = home.table("datasets", "t"), [f"k{n}" for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: remember_forgotten(uri, [key]), keys))
+    assert ForgottenKeys.read(uri).among(keys) == set(keys)
