@@ -129,6 +129,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
         outcome = _train_and_register(kind, pipeline, installation, snapshot, run, drawing)
+        name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
         publish_training(
             pipeline.name,
             installation,
@@ -139,7 +140,6 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
             run=run,
             drawing=drawing,
         )
-    name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
     return outcome
 
 
@@ -155,7 +155,7 @@ def _train_and_register(
     prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
     trained = train_on_ray(kind, installation, prepared, run)
-    drawing.prepare()
+    drawing.begin(steps_of(kind).draw_training(trained))
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
         with report_while("registering the model"):

@@ -43,9 +43,9 @@ def log_evidence(
     run: TrackedRun,
     drawing: Drawing,
 ) -> KindReport:
-    """Log the certificate, the candidates, and the files to reproduce them; begin the pictures."""
+    """Log the certificate and the files to reproduce the candidates; draw the last pictures."""
     report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-    drawing.begin(report.figures)
+    drawing.add(report.figures)
     run.log_metrics(report.metrics)
     texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
     run.log_report(texts, {})

@@ -188,6 +188,8 @@ class MlflowRegistry:
         require = pipeline_of(package).promotion.require
         if unsigned:  # then its pipeline file cannot be trusted either
             require = trust.owners_requirement(model)
+        if unapproved:
+            require = require.model_copy(update={"approval": False})
         measured = self._evidence(model, version).measured()
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None
@@ -198,12 +200,10 @@ class MlflowRegistry:
             metric=measured.metric,
             metric_name=measured.name,
             smaller_is_better=measured.smaller_is_better,
-            author=self.registry.author(package.version),
+            author=self.registry.author(package.version) if require.approval else "",
             tags=package.version.tags,
             unsigned=unsigned,
         )
-        if unapproved:
-            require = require.model_copy(update={"approval": False})
         return refusal(require, credentials, incumbent)
 
     def comparison(

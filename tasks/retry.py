@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from prefect import Task, task
+from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_engine import TaskRunTimeoutError
+from prefect.utilities.annotations import opaque
 
 from millrace.models.common.errors import MillraceError, SilentError
 
@@ -34,6 +35,19 @@ def may_pass(_task: object, _run: object, state: Any) -> bool:
     return False
 
 
+class _Step(Task[P, R]):
+    """A task that is called with values, in which Prefect looks for no results of other tasks.
+
+    Prefect would visit every value of every collection in them, to find what it must wait for. A
+    result that is an argument itself is found, so the run's page shows what follows on what.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step."""
+        call: Any = super().__call__
+        return call(*map(opaque, args), **{name: opaque(value) for name, value in kwargs.items()})
+
+
 def step(timeout_seconds: float, retries: int = 2) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Make a Prefect task of a plain function.
 
@@ -44,11 +58,16 @@ def step(timeout_seconds: float, retries: int = 2) -> Callable[[Callable[P, R]],
         timeout_seconds: time after which the step fails, without a retry.
         retries: number of retries after a transient error.
     """
-    return task(
-        retries=retries,
-        retry_delay_seconds=[2.0, 10.0][:retries],
-        retry_condition_fn=may_pass,
-        timeout_seconds=timeout_seconds,
-        cache_policy=NO_CACHE,
-        persist_result=False,
-    )
+
+    def make(function: Callable[P, R]) -> Task[P, R]:
+        return _Step(
+            function,
+            retries=retries,
+            retry_delay_seconds=[2.0, 10.0][:retries],
+            retry_condition_fn=may_pass,
+            timeout_seconds=timeout_seconds,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+        )
+
+    return make

@@ -111,7 +111,7 @@ def _too_many_bad_rows(
     cause = f"; {describe_cause(lacked)}" if lacked else ""
     return InputError(
         f"{f'{reading.quarantined:,}' if reading.rows else 'all'} of the {seen:,} rows of "
-        f"{spec.source} are bad and were put into quarantine",
+        f"{spec.source} are bad",
         seen="; ".join(top) + (f"; and {more} more reasons" if more else "") + cause,
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"this source has {share:.1%}",

@@ -218,9 +218,11 @@ def _quiet() -> None:
     When a database fails, MLflow logs a stack trace and also raises the error, which Millrace
     reports. So these logs are hidden too.
     """
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    levels = {"mlflow": logging.ERROR, "alembic": logging.ERROR}
+    for name, level in {**levels, "mlflow.store.db.utils": logging.CRITICAL}.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:  # setting it empties the caches of all loggers
+            logger.setLevel(level)
 
 
 def _end(opened: OpenRun, status: str, why: str = "") -> None:

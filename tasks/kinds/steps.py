@@ -154,7 +154,7 @@ class KindReport:
     Attributes:
         metrics: metrics of the MLflow run, in addition to those of training.
         texts: text files of the run, by artifact path.
-        figures: what draws the pictures of the run, by artifact path.
+        figures: what draws the pictures of the export, by artifact path.
         tags: tags of the registered version.
         description: the description of the version's page, in Markdown.
         facts: table rows about the training data, for the run's page.
@@ -393,6 +393,10 @@ class KindSteps(Protocol):
         Returns:
             MLflow's `ModelInfo`.
         """
+        ...
+
+    def draw_training(self, trained: Trained[Any]) -> Mapping[str, Draw]:
+        """Return what draws the pictures of the training, by artifact path."""
         ...
 
     def report(

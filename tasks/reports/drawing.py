@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import WorkError
@@ -35,15 +35,17 @@ class Drawing:
         self._thread = ThreadPoolExecutor(1, "drawing")
         self._pictures: Future[dict[str, bytes]] | None = None
 
-    def prepare(self) -> None:
-        """Start the process, which imports matplotlib and waits."""
+    def begin(self, figures: Mapping[str, Draw]) -> None:
+        """Start the process, and draw figures, by path."""
         pipe = subprocess.PIPE
         command = [sys.executable, "-P", "-m", PROGRAM]
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        self._thread.submit(self._send, self._process, figures)
 
-    def begin(self, figures: Mapping[str, Draw]) -> None:
-        """Begin to draw figures, by path."""
-        self._pictures = self._thread.submit(self._draw, figures)
+    def add(self, figures: Mapping[str, Draw]) -> None:
+        """Draw the last figures, by path."""
+        assert self._process is not None
+        self._pictures = self._thread.submit(self._finish, self._process, figures)
 
     def pictures(self) -> dict[str, bytes]:
         """Wait until all figures are drawn, and return them as PNG, by path.
@@ -60,16 +62,21 @@ class Drawing:
             self._process.wait()
         self._thread.shutdown()
 
-    def _draw(self, figures: Mapping[str, Draw]) -> dict[str, bytes]:
+    @staticmethod
+    def _send(process: subprocess.Popen[bytes], figures: Mapping[str, Draw]) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # the end of the process says why
+            process.stdin.write(pickle.dumps(dict(figures)))
+            process.stdin.flush()
+
+    @staticmethod
+    def _finish(process: subprocess.Popen[bytes], figures: Mapping[str, Draw]) -> dict[str, bytes]:
         what = "drawing the pictures"
-        if self._process is None:
-            self.prepare()
-        assert self._process is not None
         try:
-            out, errors = self._process.communicate(pickle.dumps(dict(figures)), SECONDS)
+            out, errors = process.communicate(pickle.dumps(dict(figures)), SECONDS)
         except subprocess.TimeoutExpired as error:
             raise WorkError(f"{what} did not end within {SECONDS:g} s") from error
-        if status := self._process.returncode:
+        if status := process.returncode:
             raise WorkError(describe_exit(status, errors.decode(errors="replace"), what))
         return {path: base64.b64decode(png) for path, png in json.loads(out).items()}
 

@@ -41,6 +41,7 @@ class BoostingKind(GraphKind):
         "prepare": f"{HERE}.boosting_train:prepare_trees",
         "describe_progress": f"{HERE}.boosting_train:describe_rounds",
         "export": f"{HERE}.boosting_export:export_trees",
+        "draw_training": f"{HERE}.boosting_report:draw_trees",
         "report": f"{HERE}.boosting_report:report_trees",
     }
 

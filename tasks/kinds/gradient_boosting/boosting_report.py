@@ -10,9 +10,10 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.inference.features import Encoding
 from millrace.tasks.kinds.gradient_boosting.boosting_plots import importance_picture
-from millrace.tasks.kinds.graph.graph_report import report_graph
+from millrace.tasks.kinds.graph.graph_report import draw_training, report_graph
 from millrace.tasks.kinds.graph.graph_train import GraphTraining
 from millrace.tasks.kinds.steps import Exported, KindReport, Trained
+from millrace.tasks.reports.drawing import Draw
 
 
 def report_trees(
@@ -20,16 +21,20 @@ def report_trees(
 ) -> KindReport:
     """Return the report on a training run."""
     shown = report_graph(pipeline, snapshot, trained, exported)
-    booster = xgboost.Booster(model_file=trained.weights)
-    importance = importance_of(booster, trained.details.encoding)
-    picture = {"plots/feature_importance.png": partial(importance_picture, importance)}
-    rounds = booster.num_boosted_rounds()
+    rounds = xgboost.Booster(model_file=trained.weights).num_boosted_rounds()
     return replace(
         shown,
         metrics={**shown.metrics, "best_round": float(rounds)},
-        figures={**shown.figures, **picture},
         rows=(*shown.rows[:1], ("trees", f"{rounds:,} rounds"), *shown.rows[1:]),
     )
+
+
+def draw_trees(trained: Trained[GraphTraining]) -> dict[str, Draw]:
+    """Return what draws the pictures of the training, by artifact path."""
+    booster = xgboost.Booster(model_file=trained.weights)
+    importance = importance_of(booster, trained.details.encoding)
+    picture = partial(importance_picture, importance)
+    return {**draw_training(trained), "plots/feature_importance.png": picture}
 
 
 def importance_of(booster: xgboost.Booster, encoding: Encoding) -> dict[str, float]:

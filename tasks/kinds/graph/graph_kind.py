@@ -56,6 +56,7 @@ class GraphKind(ModelKind):
         "describe_progress": f"{HERE}.graph_train:describe_epoch",
         "export": f"{HERE}.graph_export:export_graph",
         "log_model": f"{HERE}.graph_files:log_graph",
+        "draw_training": f"{HERE}.graph_report:draw_training",
         "report": f"{HERE}.graph_report:report_graph",
         "evidence": f"{HERE}.graph_evidence:graph_evidence",
         "certify": f"{HERE}.graph_certify:certify_graph",

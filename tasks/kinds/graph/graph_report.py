@@ -37,7 +37,7 @@ def report_graph(
     return KindReport(
         metrics=dict(_metrics(exported.candidates, certificate)),
         texts={ENCODING: trained.details.encoding.to_json(), "export/candidates.md": candidates},
-        figures=_figures(pipeline, trained, exported),
+        figures=_figures(pipeline, exported, trained.details.encoding.labels),
         tags={
             f"millrace.{certificate.metric_name}": f"{stage.metric:.4f}",
             "millrace.metric_loss": f"{stage.metric_loss:.4%}",
@@ -67,15 +67,20 @@ def _metrics(
         yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
 
 
-def _figures(
-    pipeline: Pipeline, trained: "Trained[GraphTraining]", exported: Exported
-) -> dict[str, Draw]:
+def draw_training(trained: "Trained[GraphTraining]") -> dict[str, Draw]:
+    """Return what draws the pictures of the training, by artifact path."""
+    from millrace.models.families.objective import objective_of
+
+    metric_name = objective_of(trained.details.encoding).metric
+    curves = partial(learning_curves, trained.history, metric_name, trained.prepared.job.unit)
+    return {"plots/learning_curves.png": curves}
+
+
+def _figures(pipeline: Pipeline, exported: Exported, labels: Sequence[Any]) -> dict[str, Draw]:
     export, metric_name = exported.export, exported.certificate.metric_name
     answers, target = export.answers(exported.chosen), export.measured_on.target
-    unit = trained.prepared.job.unit
-    curves = partial(learning_curves, trained.history, metric_name, unit)
-    figures: dict[str, Draw] = {"plots/learning_curves.png": curves}
-    if labels := trained.details.encoding.labels:
+    figures: dict[str, Draw] = {}
+    if labels:
         matrix = partial(confusion_matrix, answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix
     else:

@@ -53,7 +53,7 @@ def report_language(
             "export/forms.md": variants,
             "samples.md": written,
         },
-        figures=_figures(trained, exported),
+        figures=_figures(exported),
         tags=tags,
         description=f"{baselines}\n\n{variants}",
         facts=(
@@ -115,13 +115,15 @@ def _metrics(
         yield "test.base", baselines.base
 
 
-def _figures(trained: Trained[DecoderTraining], exported: Exported) -> dict[str, Draw]:
+def draw_training(trained: Trained[DecoderTraining]) -> dict[str, Draw]:
+    """Return what draws the pictures of the training, by artifact path."""
     baselines = trained.details.baselines
     lines = {"unigram": baselines.unigram, "trigram": baselines.trigram}
     lines |= {} if baselines.base is None else {BEFORE: baselines.base}
-    figures: dict[str, Draw] = {
-        "plots/learning_curve.png": partial(loss_curve, trained.history, lines)
-    }
+    return {"plots/learning_curve.png": partial(loss_curve, trained.history, lines)}
+
+
+def _figures(exported: Exported) -> dict[str, Draw]:
     points = [
         PerplexityPoint(
             name=each.name,
@@ -134,9 +136,7 @@ def _figures(trained: Trained[DecoderTraining], exported: Exported) -> dict[str,
         for each in exported.candidates
         if each.stage is not None and each.speed is not None
     ]
-    if points:
-        figures["plots/forms.png"] = partial(perplexity_picture, points)
-    return figures
+    return {"plots/forms.png": partial(perplexity_picture, points)} if points else {}
 
 
 def _rows(

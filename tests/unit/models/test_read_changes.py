@@ -522,7 +522,7 @@ def test_a_new_file_without_a_good_row_repeats_no_key(keyed_home: Home) -> None:
 def test_a_new_file_of_bad_rows_ends_with_the_error_of_the_quarantine(keyed_home: Home) -> None:
     bad = keyed_home.pipeline.folder / "b.csv"
     bad.write_text(",".join(SCHEMA.names) + "\n" + "none,?,,\n" * 3000)
-    with pytest.raises(InputError, match="3,000 of the 3,101 rows .* were put into quarantine"):
+    with pytest.raises(InputError, match="3,000 of the 3,101 rows .* are bad"):
         keyed_home.ingest()
 
 

@@ -35,8 +35,8 @@ def pixels(png: bytes) -> Any:
 
 def test_pictures_are_drawn_as_they_would_be_here() -> None:
     with drawing_process() as drawing:
-        drawing.prepare()
-        drawing.begin({"plots/a.png": CURVES, "plots/b.png": POINTS})
+        drawing.begin({"plots/a.png": CURVES})
+        drawing.add({"plots/b.png": POINTS})
         found = drawing.pictures()
     assert list(found) == ["plots/a.png", "plots/b.png"]
     assert np.array_equal(pixels(found["plots/a.png"]), pixels(png_of(CURVES())))
@@ -50,9 +50,17 @@ def test_a_picture_has_the_pixels_that_matplotlib_saves() -> None:
     assert np.array_equal(pixels(png_of(CURVES())), np.asarray(expected))
 
 
-def test_a_figure_that_cannot_be_drawn_is_told() -> None:
+@pytest.mark.parametrize(
+    ("figures", "rest"),
+    [
+        ({"plots/a.png": BROKEN}, {"plots/b.png": CURVES}),
+        ({"plots/a.png": CURVES}, {"plots/b.png": BROKEN}),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_told(figures: Any, rest: Any) -> None:
     with drawing_process() as drawing:
-        drawing.begin({"plots/a.png": BROKEN})
+        drawing.begin(figures)
+        drawing.add(rest)
         with pytest.raises(WorkError, match="KeyError: 'train_perplexity'"):
             drawing.pictures()
 
@@ -65,7 +73,7 @@ def test_nothing_is_started_for_a_run_without_pictures() -> None:
 
 def test_the_process_ends_with_the_block() -> None:
     with drawing_process() as drawing:
-        drawing.prepare()
+        drawing.begin({"plots/a.png": CURVES})
         process = drawing._process
     assert process is not None
     assert process.poll() is not None
@@ -109,7 +117,8 @@ def publish(drawing: Drawing, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_pictures_are_stored_and_shown_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     with drawing_process() as drawing:
-        drawing.begin({"plots/a.png": CURVES})
+        drawing.begin({})
+        drawing.add({"plots/a.png": CURVES})
         run = publish(drawing, monkeypatch)
     assert run.logged.keys() == {"report.html", "plots/a.png"}
     assert "<h2>A</h2><img" in run.logged["report.html"]
@@ -119,7 +128,8 @@ def test_a_run_without_its_pictures_has_its_page(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with drawing_process() as drawing, caplog.at_level(logging.WARNING, "millrace"):
-        drawing.begin({"plots/a.png": BROKEN})
+        drawing.begin({})
+        drawing.add({"plots/a.png": BROKEN})
         run = publish(drawing, monkeypatch)
     assert run.logged.keys() == {"report.html"}
     assert "this run has no pictures: KeyError" in caplog.text

@@ -174,9 +174,7 @@ def test_a_run_keeps_texts_and_pictures(
 ) -> None:
     metric = "accuracy" if labels else "r2"
     found = reported(MEASURED, labels=labels, objective=objective, metric_name=metric)
-    assert set(found.figures) == {
-        f"plots/{name}.png" for name in ("learning_curves", picture, "candidates")
-    }
+    assert set(found.figures) == {f"plots/{name}.png" for name in (picture, "candidates")}
     assert set(found.texts) == {"encoding.json", "export/candidates.md"}
     assert [title for title, _ in found.sections] == ["Candidates", "Certificate"]
     assert found.description == found.sections[1][1]

@@ -171,7 +171,7 @@ def test_a_run_keeps_texts_and_pictures(tmp_path: Path) -> None:
     found = reported(tmp_path)
     assert set(found.texts) == {"golden.json", "export/forms.md", "samples.md"}
     assert found.texts["golden.json"] == WRITTEN[INT8].to_json()
-    assert set(found.figures) == {"plots/learning_curve.png", "plots/forms.png"}
+    assert set(found.figures) == {"plots/forms.png"}
     assert [title for title, _ in found.sections] == [
         *("Perplexity on the test split", "Variants", "What it writes"),
     ]

@@ -106,7 +106,7 @@ class Run:
     figures: dict[str, Draw] = field(default_factory=dict)
     files: list[tuple[str, str | None]] = field(default_factory=list)
 
-    def begin(self, figures: Mapping[str, Draw]) -> None:
+    def add(self, figures: Mapping[str, Draw]) -> None:
         self.figures.update(figures)
 
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
