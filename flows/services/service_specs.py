@@ -135,7 +135,7 @@ def prefect_service(settings: Settings) -> Service:
             # is late or past its time by minutes.
             "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
             "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
-            "PREFECT_SERVER_SERVICES_TRIGGERS_LOOP_SECONDS": "30",
+            "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT30S",
         },
     )
 

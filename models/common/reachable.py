@@ -20,8 +20,11 @@ It may be busy or starting.
 """
 SILENT_S, HURRIED_S = 60.0, 1.0
 """A service that was silent in the last `SILENT_S` gets only `HURRIED_S`, not `PATIENCE_S`."""
-DATA_S = 5.0
-"""A data page that answered in the last `DATA_S` seconds is not requested again."""
+HEALTH_S, DATA_S = 0.5, 5.0
+"""A health or data page that answered in the last seconds is not requested again.
+
+Several calls of MLflow follow each other within milliseconds.
+"""
 
 _silent_at: dict[str, float] = {}
 _answered_at: dict[str, float] = {}
@@ -46,11 +49,14 @@ def require_http(health: str, *, service: str, setting: str, data: str | None = 
     was_silent = now - _silent_at.get(health, -math.inf) < SILENT_S
     deadline = now + (HURRIED_S if was_silent else PATIENCE_S)
     try:
-        _require_answer(health, deadline, service, setting)
+        if now - _answered_at.get(health, -math.inf) >= HEALTH_S:
+            _require_answer(health, deadline, service, setting)
+            _answered_at[health] = now
         if data is not None and now - _answered_at.get(data, -math.inf) >= DATA_S:
             _require_answer(data, deadline, service, setting, is_data=True)
             _answered_at[data] = now
     except SilentError:
+        _answered_at.pop(health, None)
         _silent_at[health] = _silent_at[health] if was_silent else time.monotonic()
         raise
     _silent_at.pop(health, None)

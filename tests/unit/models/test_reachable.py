@@ -117,9 +117,14 @@ def test_one_that_was_silent_a_moment_ago_is_not_waited_for_again(half: str) -> 
 
 
 @pytest.mark.parametrize("status", [200, 401, 404])
-def test_one_that_speaks_is_asked_for_its_data_now_and_then(half: str, status: int) -> None:
+def test_one_that_speaks_is_asked_now_and_then_and_for_its_data_less_often(
+    half: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _Half.status = status
     mlflow(half)
+    mlflow(half)
+    assert _Half.asked == ["/health", "/data"]
+    monkeypatch.setattr(reachable, "HEALTH_S", 0.0)
     mlflow(half)
     assert _Half.asked == ["/health", "/data", "/health"]
 
