@@ -126,6 +126,7 @@ class MlflowRegistry:
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
     _metrics: dict[tuple[str, int, int], float | None] = field(default_factory=dict, init=False)
+    _checks: dict[tuple[str, int, str], VersionCheck] = field(default_factory=dict, init=False)
 
     @property
     def registry(self) -> Registry:
@@ -223,7 +224,10 @@ class MlflowRegistry:
 
     def version_check(self, model: str, version: int) -> VersionCheck:
         """Return the check of the version's answers against its certificate."""
-        return self._evidence(model, version).expected()
+        key = (model, version, self._version(model, version).digest)
+        if key not in self._checks:
+            self._checks[key] = self._evidence(model, version).expected()
+        return self._checks[key]
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return the version's rollout settings; the defaults if its files cannot be read."""
