@@ -2,9 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError, core_schema
 
 
@@ -16,6 +22,21 @@ class Spec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_true_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` where a number is meant: pydantic reads it as 1, and false as 0."""
+        if isinstance(value, bool) and info.field_name is not None:
+            types = _types_in(cls.model_fields[info.field_name].annotation)
+            if types & {int, float} and not types & {bool, Any, value}:
+                raise ValueError(f"{str(value).lower()} is not a number")
+        return value
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """Return an annotation and the types that it is made of."""
+    return {annotation}.union(*map(_types_in, get_args(annotation)))
 
 
 @dataclass(frozen=True)
