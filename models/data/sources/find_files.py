@@ -2,11 +2,12 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import file_digest
 from pathlib import Path
-from posixpath import dirname
+from posixpath import basename, dirname
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import fs
 
 from millrace.models.common.errors import InputError, TransientError, missing_file
+from millrace.models.common.home_version import FILE as HOME_VERSION
 from millrace.models.config.dataset_spec import FILE_FORMATS
 from millrace.models.data.sources.source import Source, SourceFile, read_error
 
@@ -30,6 +32,7 @@ COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 FILE = "file://"
 RECENT_NS = 2_000_000_000
 """A file that was written so recently may be written again without another modification time."""
+DELTA_LOG = "_delta_log"
 _WILDCARD = re.compile(r"[*?[]")
 
 
@@ -165,6 +168,21 @@ class FileSource(Source):
         return file.local and file.sha256() == old.sha256
 
 
+@contextmanager
+def naming(file: File) -> Iterator[None]:
+    """Name the file if it cannot be read; what a store fails at is the source's to say.
+
+    Raises:
+        InputError: the file, which is on this machine, cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not file.local:
+            raise
+        raise read_error(file.path, error) from error
+
+
 def find_files(source: str, folder: Path) -> tuple[File, ...]:
     """Return the files that `source` names, sorted by path.
 
@@ -178,7 +196,7 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
     """
     filesystem, path = resolve(source, folder)
     try:
-        paths = sorted(ArrowFSWrapper(filesystem).glob(path)) if _is_glob(path) else [path]
+        paths = _matches(filesystem, path) if _is_glob(path) else [path]
         infos = filesystem.get_file_info(paths) if paths else []
     except OSError as error:
         raise read_error(source, error) from error
@@ -190,6 +208,37 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
     if not files:
         raise _missing_source(source, path, infos)
     return tuple(files)
+
+
+def _matches(filesystem: fs.FileSystem, glob: str) -> list[str]:
+    found = sorted(ArrowFSWrapper(filesystem).glob(glob))
+    return own_files(found, glob, local=isinstance(filesystem, fs.LocalFileSystem))
+
+
+def own_files(paths: Sequence[str], glob: str, *, local: bool) -> list[str]:
+    """Return those of the files that a glob matches which may be data of the user's.
+
+    Others are in a hidden folder, in a Delta table or in a Millrace home below the glob's fixed
+    folders: `**/*.parquet` beside a home would read what the last run wrote.
+
+    Args:
+        paths: absolute paths that the glob matches.
+        glob: the glob, an absolute path.
+        local: whether the files are on this machine; elsewhere only hidden folders are known.
+    """
+    root = dirname(_WILDCARD.split(glob, maxsplit=1)[0])
+    names_hidden = "/." in glob.removeprefix(root)
+    known = {root: True}
+
+    def is_own(path: str) -> bool:
+        if path not in known:
+            hidden = basename(path).startswith(".") and not names_hidden
+            marks = (DELTA_LOG, HOME_VERSION) if local else ()
+            foreign = hidden or any(Path(path, mark).exists() for mark in marks)
+            known[path] = not foreign and (len(path) <= len(root) or is_own(dirname(path)))
+        return known[path]
+
+    return [path for path in paths if is_own(path)]
 
 
 def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
@@ -259,7 +308,8 @@ def _missing_source(source: str, path: str, infos: Sequence[fs.FileInfo]) -> Inp
         return InputError(
             f"the glob {source} matches no file",
             seen=path,
-            hint="paths are relative to the pipeline file's folder; ** goes into subfolders",
+            hint="paths are relative to the pipeline file's folder; ** goes into subfolders, but "
+            "not into hidden ones, Delta tables and Millrace homes",
         )
     if infos[0].type == fs.FileType.Directory:
         return InputError(

@@ -14,7 +14,14 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.delta_files import dataset_of, file_paths, manifest_of
-from millrace.models.data.sources.find_files import COMPRESSED, ENDINGS, File, format_of, resolve
+from millrace.models.data.sources.find_files import (
+    COMPRESSED,
+    ENDINGS,
+    File,
+    format_of,
+    own_files,
+    resolve,
+)
 from millrace.models.data.sources.open_source import source_of_files
 from millrace.models.data.sources.source import read_error
 from millrace.serving.batch.fingerprint import digest_of_json
@@ -292,8 +299,8 @@ def _list_folder(folder: Path) -> list[str]:
 
 def _expand_glob(source: str) -> list[str]:
     path = Path(source).absolute()
-    found = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-    return [str(file) for file in sorted(found)]
+    found = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    return own_files([str(file) for file in found], str(path), local=True)
 
 
 def _missing(source: str) -> InputError:

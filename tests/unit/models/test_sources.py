@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources import csv_source, jsonl_source
-from millrace.models.data.sources.find_files import strip_file_scheme
+from millrace.models.data.sources.find_files import find_files, strip_file_scheme
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import CHUNK_BYTES, CHUNK_ROWS
 
@@ -318,3 +318,31 @@ def test_only_the_start_of_a_file_is_parsed_for_its_header(
     (tmp_path / "r.csv").write_text("x,y\n1,a\n2,b\n")
     list(open_source(spec("r.csv", target="y"), tmp_path).chunks())
     assert opened.count(csv_source.BLOCK_BYTES) == 1
+
+
+@pytest.mark.parametrize("home", ["state", ".millrace"])
+def test_a_glob_reads_no_tables_no_home_and_no_hidden_folder(tmp_path: Path, home: str) -> None:
+    files = ("a.csv", "b/c.csv", f"{home}/staging/d.csv", "t/part.csv", ".git/e.csv", ".f.csv")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    (tmp_path / home / "home.version").write_text("1\n")
+    (tmp_path / "t/_delta_log").mkdir()
+    found = [file.path for file in find_files("**/*.csv", tmp_path)]
+    assert found == [str(tmp_path / name) for name in ("a.csv", "b/c.csv")]
+    assert [file.path for file in find_files(f"{home}/**/*.csv", tmp_path)]
+    assert [file.path for file in find_files("**/.git/*.csv", tmp_path)]
+
+
+def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress(b"x,y\n" + b"1,2\n" * 5000)
+    (tmp_path / "a.csv.gz").write_bytes(whole)
+    (tmp_path / "b.csv.gz").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"b\.csv\.gz cannot be read"):
+        read("*.csv.gz", tmp_path, target="y")
+
+
+def test_cells_between_semicolons_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x;y\n1;2\n")
+    with pytest.raises(InputError, match="seem to be separated by ';'"):
+        read("a.csv", tmp_path, target="y")
