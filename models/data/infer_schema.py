@@ -346,8 +346,8 @@ def _require_usable(column: Column, role: Role) -> None:
         raise InputError(
             f"column {column.name!r} is plain text, or of a type that cannot be a feature",
             valid="float, int, bool, category, vector, text",
-            hint=f"leave {column.name!r} out of dataset.features, or declare its type as category "
-            "or text in dataset.columns",
+            hint=f"list the features in dataset.features, without {column.name!r}; or, if it holds "
+            "text, declare its type as category or text in dataset.columns",
         )
 
 

@@ -1,6 +1,7 @@
-"""Which files of a source lack columns of the table, such as one in which a column was renamed.
+"""Which files of a source have other columns than the table, such as one that was renamed.
 
-A row of such a file has null in the column. If the column is nullable, nothing else shows it.
+A row of a file that lacks a column has null there. If the column is nullable, nothing else shows
+it. A column that only later files have is not read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +18,11 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class LackedColumns:
-    """The columns of the table that a file of the source lacks.
+    """How the columns of a file of the source differ from those of the table.
 
     Attributes:
         file: path of the file.
-        columns: the columns that it lacks; at least one.
+        columns: the columns that it lacks.
         others: columns that it has, and the table and the source's first file do not.
     """
 
@@ -36,20 +37,22 @@ class LackedColumns:
 
 
 def find_lacked(
-    files: Mapping[str, FileColumns], table: Sequence[str]
+    files: Mapping[str, FileColumns], table: Sequence[str], *, reads_all: bool = False
 ) -> tuple[LackedColumns, ...]:
-    """Return the files that lack columns.
+    """Return the files that lack columns, or have others.
 
     Args:
         files: the columns of each file, by its path.
         table: the columns of the table.
+        reads_all: whether the table has all columns of the first file, and not only chosen ones;
+            then files that only have others are returned too.
     """
     found, known = [], set(table)
     for path, has in files.items():
         names = set(has.names)
         lacks = tuple(name for name in table if name not in names)
         others = tuple(name for name in has.others if name not in known)
-        if lacks:
+        if lacks or (others and reads_all):
             found.append(LackedColumns(path, lacks, others))
     return tuple(found)
 
@@ -81,11 +84,12 @@ def reasons_of(lacked: Iterable[LackedColumns]) -> frozenset[str]:
 def describe_lacked(lacked: Sequence[LackedColumns]) -> list[str]:
     """Return a line for each file, such as `b.csv has no column income; its rows have null there`.
 
+    Or `b.csv has the column age, which the source's first file does not have; it is not read`.
     At most `MAX_NAMED` files have a line of their own.
     """
     lines = [_describe(each, name, "; its rows have null there") for each, name in _named(lacked)]
     more = len(lacked) - len(lines)
-    return [*lines, *([f"{more:,} more files lack columns"] if more else [])]
+    return [*lines, *([f"{more:,} more files have other columns"] if more else [])]
 
 
 def describe_cause(lacked: Sequence[LackedColumns]) -> str:
@@ -115,6 +119,13 @@ def _named(lacked: Sequence[LackedColumns]) -> list[tuple[LackedColumns, str]]:
 
 
 def _describe(lacked: LackedColumns, name: str, means: str = "") -> str:
+    if not lacked.columns:
+        one = len(lacked.others) == 1
+        return (
+            f"{name} has the {'column' if one else 'columns'} "
+            f"{list_names(lacked.others, MAX_NAMED)}, which the source's first file does not have; "
+            f"{'it is' if one else 'they are'} not read"
+        )
     word = "column" if len(lacked.columns) == 1 else "columns"
     has = list_names(lacked.others, MAX_NAMED)
     instead = f" (it has {has}, which the table does not have)" if lacked.others else ""

@@ -116,6 +116,7 @@ class Reading:
         keys: hashes of the good rows' keys.
         columns: the columns of each file with rows, by its path, as far as they are known.
         left_out: number of rows that were left out, because their keys were forgotten.
+        reads_all: whether all columns are read, and not only those that the pipeline file names.
     """
 
     schema: TableSchema
@@ -127,6 +128,7 @@ class Reading:
     keys: list[Hashes] = field(default_factory=list)
     columns: dict[str, FileColumns] = field(default_factory=dict)
     left_out: int = 0
+    reads_all: bool = False
 
     def add(self, chunk: CheckedChunk) -> None:
         """Count the rows of a chunk, and keep the bad ones."""
@@ -158,7 +160,11 @@ class Reading:
             reasons=bad.reasons,
             bad_files=bad.files,
             line_breaks=self.line_breaks,
-            lacked_columns=find_lacked(self.columns, [each.name for each in self.schema.columns]),
+            lacked_columns=find_lacked(
+                self.columns,
+                [each.name for each in self.schema.columns],
+                reads_all=self.reads_all,
+            ),
             left_out=self.left_out,
         )
         return ReadPart(part, files, bad, np.concatenate([NO_KEYS, *self.keys]))
@@ -235,7 +241,7 @@ def read_part(
         InputError: a column has too many categories, or the source cannot be read.
         TransientError: a source on the network cannot be read to the end.
     """
-    reading = Reading(schema, Quarantine(folder))
+    reading = Reading(schema, Quarantine(folder), reads_all=spec.features is None)
     rows = RowFiles(
         *(folder, reading.id, schema.stored, schema.names_of("category")),
         private=schema.private,

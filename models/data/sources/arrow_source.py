@@ -217,7 +217,7 @@ def fitting_rows(metadata: pq.FileMetaData) -> int:
     """Return how many rows of a Parquet file take about `CHUNK_BYTES` in memory; at least one."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     bytes_per_row = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
-    return max(1, int(CHUNK_BYTES / max(bytes_per_row, 8 * metadata.num_columns)))
+    return max(1, int(CHUNK_BYTES / max(bytes_per_row, 8 * metadata.num_columns, 1)))
 
 
 def _check_types(schema: pa.Schema, spec: DatasetSpec, source: str) -> pa.Schema:

@@ -16,13 +16,14 @@ import pyarrow.csv as csv
 from millrace.models.common.arrays import Indices
 from millrace.models.common.errors import InputError
 from millrace.models.data.sources.csv_quotes import REASON, QuoteCheck
-from millrace.models.data.sources.find_files import File, FileSource
+from millrace.models.data.sources.find_files import File, FileSource, naming
 from millrace.models.data.sources.source import (
     Chunk,
     FileColumns,
     Unreadable,
     as_text,
     projection,
+    require_distinct,
 )
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -39,13 +40,15 @@ class CsvSource(FileSource):
     @cached_property
     def schema(self) -> pa.Schema:
         """The header of the first file, every column as text."""
-        return pa.schema([(name, pa.string()) for name in _read_header(self.first)])
+        with naming(self.first):
+            return pa.schema([(name, pa.string()) for name in _read_header(self.first)])
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
-            yield from _read(file, wanted, self.schema.names)
+            with naming(file):
+                yield from _read(file, wanted, self.schema.names)
 
 
 def _read_header(file: File) -> list[str]:
@@ -66,6 +69,7 @@ def _names_in(file: File, block_bytes: int) -> list[str]:
 
 def _read(file: File, wanted: Sequence[str], first: Sequence[str]) -> Iterator[Chunk]:
     names = _read_header(file)
+    require_distinct(names, file.path)
     columns = FileColumns.beside(names, first)
     ragged: list[csv.InvalidRow] = []
     rows, lines, quotes = 0, 0, QuoteCheck(file, _delimiter(file))

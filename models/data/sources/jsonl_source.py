@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from millrace.models.data.sources.find_files import File, FileSource
+from millrace.models.data.sources.find_files import File, FileSource, naming
 from millrace.models.data.sources.source import (
     TEXT,
     Chunk,
@@ -39,14 +39,15 @@ class JsonlSource(FileSource):
         used = used_columns(self.spec)
         for file in self.files:
             before = 0
-            for block in _read_blocks(file):
-                chunk = read_block(block)
-                rows, names = chunk.rows, tuple(chunk.rows.schema.names)
-                columns = FileColumns(names, names if used is None else ())
-                if used is not None:
-                    rows = rows.select([name for name in rows.schema.names if name in used])
-                yield Chunk(rows, chunk.unreadable, file.path, before, columns=columns)
-                before += len(chunk)
+            with naming(file):
+                for block in _read_blocks(file):
+                    chunk = read_block(block)
+                    rows, names = chunk.rows, tuple(chunk.rows.schema.names)
+                    columns = FileColumns(names, names if used is None else ())
+                    if used is not None:
+                        rows = rows.select([name for name in rows.schema.names if name in used])
+                    yield Chunk(rows, chunk.unreadable, file.path, before, columns=columns)
+                    before += len(chunk)
 
 
 def read_block(block: bytes) -> Chunk:

@@ -221,8 +221,22 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
                     f"dataset.{part} names a column that {spec.source} does not have",
                     seen=column,
                     valid=list_names(names),
-                    hint=nearest(column, list(names)) or "name one of the columns above",
+                    hint=_separator_hint(names)
+                    or nearest(column, list(names))
+                    or "name one of the columns above",
                 )
+
+
+def _separator_hint(names: Sequence[str]) -> str | None:
+    """Return what to do if the only name holds the names of several columns; None otherwise."""
+    separators = [mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]]
+    if not separators:
+        return None
+    mark = {"\t": "tabs"}.get(separators[0], f"{separators[0]!r}")
+    return (
+        f"the cells seem to be separated by {mark}: write the file with commas, and with points in "
+        "its numbers (tabs are read in a file whose name ends with .tsv)"
+    )
 
 
 def require_distinct(names: Sequence[str], source: str) -> None:
@@ -236,7 +250,7 @@ def require_distinct(names: Sequence[str], source: str) -> None:
         raise InputError(
             f"{source} has two columns of the same name",
             seen=", ".join(repeated),
-            hint="rename one of them",
+            hint="rename one of them; the first line of a CSV file names its columns",
         )
 
 

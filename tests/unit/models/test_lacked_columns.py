@@ -155,6 +155,32 @@ def test_a_later_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: 
         ingest(tmp_path, "parquet")
 
 
+def test_a_later_csv_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    write_csv(tmp_path / "c-1", "id", "income", "age", "left")
+    (tmp_path / "c-2.csv").write_text("q,1,1,no\nr,2,2,yes\n")  # has no header
+    with pytest.raises(InputError, match=r"c-2.csv has two columns of the same name"):
+        ingest(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_column_that_only_a_later_file_has_is_told(tmp_path: Path, ending: str) -> None:
+    names = ("id", "income", "age", "left")
+    WRITERS[ending](tmp_path / "c-1", *names)
+    WRITERS[ending](tmp_path / "c-2", *names, "city")
+    found = ingest(tmp_path, ending)
+    told = "c-2.%s has the column city, which the source's first file does not have; it is not read"
+    assert describe_lacked(found.lacked_columns) == [told % ending]
+    assert "city" not in [column.name for column in found.schema.columns]
+    chosen = ingest(tmp_path, ending, mode="full", features=["income", "age"])
+    assert chosen.lacked_columns == ()
+
+
+def test_a_parquet_file_without_columns_holds_no_rows(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "c-1", "id", "income", "age", "left")
+    pq.write_table(pa.table({}), tmp_path / "c-2.parquet")
+    assert ingest(tmp_path, "parquet").rows == 20
+
+
 def test_a_column_that_some_row_of_a_file_has_is_not_lacked() -> None:
     columns = FileColumns(("a",), ("a",)).joined(FileColumns(("a", "b"), ("a", "b")))
     assert find_lacked({"f": columns}, ["a", "b"]) == ()
@@ -168,5 +194,5 @@ def test_a_large_file_in_several_parts_is_named_once() -> None:
 
 def test_many_files_are_counted() -> None:
     lacked = [LackedColumns(f"/in/{n}.csv", ("x",)) for n in range(MAX_NAMED + 2)]
-    assert describe_lacked(lacked)[-1] == "2 more files lack columns"
+    assert describe_lacked(lacked)[-1] == "2 more files have other columns"
     assert describe_remedy(lacked).endswith("4.csv and 2 more files as in the other files")
