@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from millrace.models.common.slow_step import repeat_while
 
@@ -64,6 +74,14 @@ class Bar:
         log.info("%s", f"{self.title}: {self._done:,}{of_total} {self.unit}  {note}".rstrip())
 
 
+class _NoteColumn(ProgressColumn):
+    """The note of a task, of which a narrow terminal shows the beginning."""
+
+    def render(self, task: Task) -> Text:
+        """Return the note."""
+        return Text(str(task.fields["note"]), "dim", no_wrap=True, overflow="ellipsis")
+
+
 @contextmanager
 def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
     """Show progress while the block runs, and a line when it is done."""
@@ -75,10 +93,10 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
     else:
         columns = (
             TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
+            BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            _NoteColumn(),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
             yield Bar(title, total, unit, shown)

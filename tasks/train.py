@@ -15,7 +15,7 @@ from millrace.models.data.publish_decision import nulls_hint
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.sample_check import describe_reasons
 from millrace.models.data.schema import describe_schema
-from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.snapshots import QUARANTINE, Snapshot
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.event_log import Resumed, TrainEvent, WorkersFailed
@@ -39,6 +39,7 @@ def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
         where = f"; in {describe_files(snapshot.bad_files)}" if snapshot.bad_files else ""
         reasons = describe_reasons(snapshot.reasons)
         log.warning("%s rows in quarantine: %s%s", f"{snapshot.quarantined:,}", reasons, where)
+        log.info("quarantine: %s", installation.table(QUARANTINE, pipeline.name))
     if snapshot.left_out:
         log.warning("%s", describe_left_out(snapshot.left_out))
     if snapshot.line_breaks:
