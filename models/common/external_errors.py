@@ -9,6 +9,7 @@ Millrace.
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
@@ -128,11 +129,20 @@ def _explain_system_error(error: BaseException) -> WorkError | None:
     text = str(error).lower()
     by_text = ((what, hint) for pattern, what, hint in _BY_TEXT if re.search(pattern, text))
     known = _BY_ERRNO[number] if number in _BY_ERRNO else next(by_text, None)
-    if known is None:
-        return None
-    what, hint = known
+    return None if known is None else _report(*known, error)
+
+
+def _report(what: str, hint: str, error: BaseException) -> WorkError:
     temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only shown to the user
     return WorkError(what, seen=_first_line(error), hint=hint.format(temporary=temporary))
+
+
+def _is_home_full() -> bool:
+    """Return whether less than a MiB is free where the home folder is, which Millrace has set."""
+    try:
+        return shutil.disk_usage(os.environ.get("MILLRACE_HOME", ".")).free < 2**20
+    except OSError:
+        return False
 
 
 def _explain_library_error(error: BaseException) -> WorkError | None:
@@ -140,6 +150,8 @@ def _explain_library_error(error: BaseException) -> WorkError | None:
     package = type(error).__module__.partition(".")[0]
     for packages, kind, what, hint in _BY_PACKAGE:
         if package in packages:
+            if _is_home_full():  # a server on this machine says only that it failed
+                return _report(*_BY_ERRNO[errno.ENOSPC], error)
             return kind(what, seen=_first_line(error), hint=hint.format(ray_logs=ray_logs()))
     return None
 

@@ -1,8 +1,10 @@
 """Errors of a disk, a database or a service are told as that, wherever in a chain they are."""
 
 import errno
+import shutil
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy
@@ -96,3 +98,18 @@ def test_a_full_disk_says_nothing_of_a_version() -> None:
     assert is_disk_error(full)
     assert not is_disk_error(raised_from(MillraceError("it differs"), OSError(errno.ENOENT, "")))
     assert not is_disk_error(MillraceError("No space left on device"))
+
+
+def test_a_server_that_fails_on_a_full_disk_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = MlflowException("API request failed with 500")
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    told = explain_external_error(error)
+    assert told is not None
+    assert told.what == "the disk is full"
+    monkeypatch.undo()
+    told = explain_external_error(error)
+    assert told is not None
+    assert told.what == "MLflow failed"
