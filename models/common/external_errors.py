@@ -30,6 +30,10 @@ _BY_ERRNO = {
     errno.EMFILE: ("too many files are open", "raise the limit: ulimit -n 65536"),
     errno.ENOMEM: ("there is no memory left", "stop other programs, or use a larger machine"),
     errno.EACCES: ("this user may not read or write a file", _WRITABLE),
+    errno.ENOTDIR: (
+        "a path leads through a file that is no folder",
+        "check MILLRACE_HOME and MILLRACE_TABLES; then run the same command again",
+    ),
     errno.EPERM: ("this user may not read or write a file", _WRITABLE),
 }
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}

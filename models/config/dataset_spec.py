@@ -105,9 +105,10 @@ class DatasetSpec(Spec):
     """Where the rows come from, and what they must hold."""
 
     source: str = Field(
+        min_length=1,
         description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row "
         "for each file: path and text); a Delta table; sklearn:NAME; or module:function that "
-        "yields pyarrow record batches, from a module beside the pipeline file."
+        "yields pyarrow record batches, from a module beside the pipeline file.",
     )
     format: FormatName = Field("auto", description="Format of the source; auto: by its ending.")
     target: str = Field(
