@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.flows.run_state import is_supervisor_alive
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.slow_step import report_while
 
@@ -95,7 +96,7 @@ def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:
 
 
 def _size(each: "Cleaned") -> str:
-    return f"{decimal(each.size)} in {each.files:,} files" if each.files else ""
+    return f"{decimal(each.size)} in {counted(each.files, 'file')}" if each.files else ""
 
 
 def _shorten(names: Sequence[str], most: int = 5) -> str:
