@@ -1,5 +1,6 @@
 """`millrace clean`: removes what the retention of pipeline files no longer keeps."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,8 +92,22 @@ def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:
     ]
     title = "would be removed" if dry_run else "removed"
     console.print_table("retention", ("of", "kind", title, "kept", "disk"), rows)
+    report(_closing_line(found, dry_run=dry_run))
+
+
+def _closing_line(found: Sequence["Cleaned"], *, dry_run: bool) -> str:
+    """Return how much was removed, and how much disk became free as far as the stores say."""
     if dry_run:
-        report("nothing was removed; leave out --dry-run to remove it")
+        return "nothing was removed; leave out --dry-run to remove it"
+    counts = Counter[str]()
+    for each in found:
+        counts[each.kind] += len(each.removed)
+    removed = ", ".join(f"{kind} {number:,}" for kind, number in counts.items() if number)
+    size = sum(each.size for each in found)
+    least = "at least " if any(each.removed and not each.files for each in found) else ""
+    freed = f"{least}{decimal(size)} of disk became free" if size else ""
+    facts = "; ".join(filter(None, (removed, freed)))
+    return f"removed: {facts}" if facts else "nothing was removed"
 
 
 def _size(each: "Cleaned") -> str:
