@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -14,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources import csv_source, jsonl_source
+from millrace.models.data.sources import arrow_source, csv_source, find_files, jsonl_source
 from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import CHUNK_BYTES, CHUNK_ROWS
@@ -204,6 +205,25 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None
     (tmp_path / "r.csv").write_text("a,target\n1,0\n2,0\n")
     with pytest.raises(TransientError, match="changed while it was read"):
         source.describe()
+
+
+def unreachable(*given: object) -> None:
+    raise OSError("\x1b[31mAWS Error\x1b[0m\n  during HeadBucket")
+
+
+@pytest.mark.parametrize("file_format", ["auto", "delta"])
+def test_a_store_that_cannot_be_reached_is_told_with_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    filesystems = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=unreachable))
+    monkeypatch.setattr(find_files, "fs", filesystems)
+    monkeypatch.setattr(arrow_source, "DeltaTable", unreachable)
+    given = spec("s3://u:pw@bucket/r.csv", format=file_format)
+    with pytest.raises(TransientError) as caught:
+        open_source(given, tmp_path)
+    assert caught.value.what == "s3://***@bucket/r.csv cannot be reached"
+    assert caught.value.seen == "AWS Error during HeadBucket"
+    assert "region and credentials" in (caught.value.hint or "")
 
 
 def test_extension_types_are_refused(tmp_path: Path) -> None:
