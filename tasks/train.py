@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.models.common.counted import counted
 from millrace.models.common.installation import Installation
 from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind
@@ -80,7 +81,7 @@ def train_on_ray(
     from millrace.models.training.trainer import fit
 
     job, storage = prepared.job, installation.home / "training"
-    log.info("train: starting %s workers on Ray, %s", job.num_workers, prepared.summary)
+    log.info("train: starting %s on Ray, %s", counted(job.num_workers, "worker"), prepared.summary)
     with progress.bar("train", prepared.total, f"{job.unit}s") as bar:
         result = fit(job, storage, run.run_id, TrainingLog(steps_of(kind), job.unit, run, bar))
     trained = Trained(prepared, result.checkpoint, result.history, result.recoveries)

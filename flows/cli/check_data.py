@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from millrace.flows import console, settings
 from millrace.flows.cli.command_setup import report
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import MillraceError
 from millrace.models.data.forgotten_keys import describe_left_out
 from millrace.models.data.lacked_columns import describe_lacked
@@ -40,7 +41,7 @@ def check_first_rows(pipeline: "Pipeline") -> None:
     report(f"columns: {describe_schema(found.schema)}")
     bad = sum(found.reasons.values())
     words = f", {bad:,} of them bad: {describe_reasons(found.reasons)}" if bad else ", all good"
-    report(f"sample: the first {found.rows:,} rows{words}")
+    report(f"sample: the first {counted(found.rows, 'row')}{words}")
     _report_refusal(pipeline, found)
     _report_line_breaks(found.line_breaks)
     if found.repeated_keys:

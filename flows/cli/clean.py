@@ -1,5 +1,6 @@
 """`millrace clean`: removes what the retention of pipeline files no longer keeps."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.filesize import decimal
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.flows.run_state import is_supervisor_alive
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.slow_step import report_while
 
@@ -90,12 +92,26 @@ def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:
     ]
     title = "would be removed" if dry_run else "removed"
     console.print_table("retention", ("of", "kind", title, "kept", "disk"), rows)
+    report(_closing_line(found, dry_run=dry_run))
+
+
+def _closing_line(found: Sequence["Cleaned"], *, dry_run: bool) -> str:
+    """Return how much was removed, and how much disk became free as far as the stores say."""
     if dry_run:
-        report("nothing was removed; leave out --dry-run to remove it")
+        return "nothing was removed; leave out --dry-run to remove it"
+    counts = Counter[str]()
+    for each in found:
+        counts[each.kind] += len(each.removed)
+    removed = ", ".join(f"{kind} {number:,}" for kind, number in counts.items() if number)
+    size = sum(each.size for each in found)
+    least = "at least " if any(each.removed and not each.files for each in found) else ""
+    freed = f"{least}{decimal(size)} of disk became free" if size else ""
+    facts = "; ".join(filter(None, (removed, freed)))
+    return f"removed: {facts}" if facts else "nothing was removed"
 
 
 def _size(each: "Cleaned") -> str:
-    return f"{decimal(each.size)} in {each.files:,} files" if each.files else ""
+    return f"{decimal(each.size)} in {counted(each.files, 'file')}" if each.files else ""
 
 
 def _shorten(names: Sequence[str], most: int = 5) -> str:

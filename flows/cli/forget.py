@@ -81,7 +81,7 @@ def forget(
     if as_json:
         console.print_json({"dry_run": dry_run, "keys": len(keys), **vars(found)})
     else:
-        _show(model, found, dry_run=dry_run)
+        _show(installation, model, found, dry_run=dry_run)
 
 
 def _allow_again(
@@ -108,7 +108,9 @@ def _allow_again(
         report(f"next: {ALLOWED_HINT}")
 
 
-def _show(model: str, found: "Outcome", *, dry_run: bool) -> None:
+def _show(installation: "Installation", model: str, found: "Outcome", *, dry_run: bool) -> None:
+    from millrace.tasks.retention.forget import describe_key
+
     titles = ("rows to erase", "in files") if dry_run else ("erased rows", "from files")
     rows = [(each.table, each.rows, each.files, each.uri) for each in found.tables]
     console.print_table(model, ("table", *titles, "at"), rows)
@@ -118,6 +120,8 @@ def _show(model: str, found: "Outcome", *, dry_run: bool) -> None:
         report(f"keys that were forgotten before: {_shorten(found.forgotten_before)}")
     if unknown := sorted({*found.missing} - {*found.forgotten_before}):
         report(f"keys without a row: {_shorten(unknown)}")
+        if key := describe_key(installation, model):
+            report(f"a key of this dataset is {key}")
     if dry_run:
         report("nothing was erased; leave out --dry-run to erase the rows")
     elif any(each.files for each in found.tables):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from millrace.flows.console import print_hint, print_piece, print_table
+from millrace.models.common.counted import counted
 from millrace.models.registry.mlflow_pages import REGISTRY, page, version_page
 
 if TYPE_CHECKING:
@@ -240,11 +241,11 @@ def training_rows(outcome: "TrainOutcome") -> list[Row]:
     snapshot, promotion = outcome.snapshot, outcome.promotion
     state = "new" if snapshot.created else "unchanged"
     rows: list[Row] = [
-        ("snapshot", f"{snapshot.rows:,} rows, version {snapshot.version} ({state})")
+        ("snapshot", f"{counted(snapshot.rows, 'row')}, version {snapshot.version} ({state})")
     ]
     if snapshot.quarantined:
         reasons = describe_reasons(snapshot.reasons)
-        rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {reasons}"))
+        rows.append(("quarantined", f"{counted(snapshot.quarantined, 'row')}: {reasons}"))
     rows += [("workers failed", failure) for failure in outcome.failures]
     rows += outcome.report.rows
     champion = "champion" if promotion.champion else "not champion"
@@ -313,7 +314,9 @@ def _speed_rows(report: "BatchReport") -> list[Row]:
         ("rows/day", f"{report.rows_per_day:,.0f} {run}"),
     ]
     if report.resumed:
-        rows.insert(0, ("resumed", f"{report.resumed:,} rows of an earlier, unfinished run"))
+        rows.insert(
+            0, ("resumed", f"{counted(report.resumed, 'row')} of an earlier, unfinished run")
+        )
     if report.tokens_in is not None and report.tokens_out is not None:
         rows += [
             ("input tokens", f"{report.tokens_in:,}"),

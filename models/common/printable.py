@@ -23,9 +23,22 @@ _UNESCAPED = re.compile(
     r"(?P<user>[^\s/:@]*:(?!\d+(?:[/?#]|$))[^\s'\"<>]*)@"
 )
 """A password with a slash: RFC 3986 does not allow it, but SQLAlchemy accepts it."""
-_QUERY = re.compile(
+_SECRET = re.compile(
     r"(?P<name>[?&;](?:password|passwd|pwd|token|sslpassword|user_token)=)[^&\s'\"<>]*", re.I
 )
+_SIGNED = re.compile(
+    r"(?P<name>[?&][\w.-]*(?:sig|signature|token|credential|secret|access_?key(?:_?id)?|api_?key)=)"
+    r"[^&\s'\"<>]*",
+    re.I,
+)
+"""Parameters of a signed address, of which a message may show only the end, such as a file name."""
+_QUERY = re.compile(
+    r"(?P<address>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#'\"<>]*\?)(?P<query>[^\s#'\"<>]*)"
+)
+_SENTENCE = "),.:;]}"
+"""What follows an address in a sentence."""
+_HARMLESS = {"endpoint_override", "mail", "mode", "region", "scheme", "sslmode", "timeout", "v"}
+"""Parameters whose values are told; of all others nobody knows whether they are secret."""
 HIDDEN = "***"
 
 
@@ -35,17 +48,38 @@ def safe(text: str) -> str:
 
 
 def redact(text: str) -> str:
-    """Return a text without the user parts and the password parameters of its addresses."""
+    """Return a text without the user parts of its addresses and the values of their queries."""
     if "://" not in text and "=" not in text:
         return text
-    for pattern in (_USER_PART, _UNESCAPED):
-        text = pattern.sub(lambda found: f"{found['scheme']}{HIDDEN}@", text)
-    return _QUERY.sub(lambda found: f"{found['name']}{HIDDEN}", text)
+    text = _redact_secrets(text)
+    text = _SIGNED.sub(lambda found: f"{found['name']}{HIDDEN}", text)
+    return _QUERY.sub(lambda found: found["address"] + _redact_query(found["query"]), text)
 
 
 def has_user_part(address: str) -> bool:
     """Return whether an address holds a user or a password."""
-    return redact(address) != address
+    return _redact_secrets(address) != address
+
+
+def _redact_secrets(text: str) -> str:
+    """Return a text without the user parts and the password parameters of its addresses."""
+    for pattern in (_USER_PART, _UNESCAPED):
+        text = pattern.sub(lambda found: f"{found['scheme']}{HIDDEN}@", text)
+    return _SECRET.sub(lambda found: f"{found['name']}{HIDDEN}", text)
+
+
+def _redact_query(query: str) -> str:
+    """Return a query with the names of its parameters only."""
+    return "&".join(map(_redact_parameter, query.split("&")))
+
+
+def _redact_parameter(parameter: str) -> str:
+    name, _, rest = parameter.partition("=")
+    value = rest.rstrip(_SENTENCE)
+    is_told = name.lower() in _HARMLESS and not {"?", "="} & set(value)
+    if not value or is_told or "/" in name:  # a ? before a folder's name is one of a glob
+        return parameter
+    return f"{name}={HIDDEN}{rest[len(value) :]}"
 
 
 def printable(text: str) -> str:

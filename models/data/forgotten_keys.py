@@ -119,8 +119,9 @@ def _folder_of(uri: str) -> Folder:
 
 def describe_left_out(rows: int) -> str:
     """Return what rows that were left out mean."""
-    were = "row was" if rows == 1 else "rows were"
+    were, keys = ("row was", "its key was") if rows == 1 else ("rows were", "their keys were")
+    it = "it" if rows == 1 else "them"
     return (
-        f"{rows:,} {were} left out of the source, because their keys were forgotten; erase them "
-        "from the source too"
+        f"{rows:,} {were} left out of the source, because {keys} forgotten; erase {it} from the "
+        "source too"
     )

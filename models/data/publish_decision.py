@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.lacked_columns import (
@@ -105,7 +106,9 @@ def _too_many_bad_rows(
     reading: Snapshot, spec: DatasetSpec, quarantine: str, share: float
 ) -> InputError:
     seen = reading.rows + reading.quarantined
-    top = [f"{reason} ({count:,} rows)" for reason, count in list(reading.reasons.items())[:5]]
+    top = [
+        f"{reason} ({counted(count, 'row')})" for reason, count in list(reading.reasons.items())[:5]
+    ]
     more = len(reading.reasons) - len(top)
     lacked = explain_nulls(reading.lacked_columns, reading.reasons)
     cause = f"; {describe_cause(lacked)}" if lacked else ""
@@ -122,7 +125,7 @@ def _too_many_bad_rows(
 def _no_row_left(reading: Snapshot, spec: DatasetSpec) -> InputError:
     return InputError(
         f"no row of {spec.source} is left, because the keys of all of them were forgotten",
-        seen=f"{reading.left_out:,} rows with forgotten keys",
+        seen=f"{counted(reading.left_out, 'row')} with forgotten keys",
         valid="at least one row with another key",
         hint=f"add rows with other keys; or allow keys again: millrace forget {reading.name} "
         "--key KEY --allow-again",

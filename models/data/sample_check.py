@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
@@ -100,7 +101,7 @@ def require_good_rows(found: SampleCheck) -> None:
     if sum(found.reasons.values()) < found.rows:
         return
     raise InputError(
-        f"all of the first {found.rows:,} rows of the source are bad",
+        f"all of the first {counted(found.rows, 'row')} of the source are bad",
         seen=describe_reasons(found.reasons),
         valid="rows that fit dataset.columns",
         hint="fix the data, or declare what is allowed in dataset.columns (type, nullable, min, "

@@ -19,12 +19,15 @@ from millrace.models.data.row_checks import as_json
 from millrace.models.data.schema import KEY
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.input_pieces import Piece
-from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, RowNumbers
+from millrace.serving.batch.job import DEAD, FILE_ROWS, ROW, TOKENS_IN, TOKENS_OUT, RowNumbers
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.drift import Bins
 
 DUPLICATE_KEY = "an earlier row has the same key"
 SHOWN = 3
+"""Number of reasons that an error names, unless one more is all that is left."""
+EXAMPLES = 3
+"""Number of rows that it names for each reason."""
 CHECKED = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
 """Columns that are read before the commit."""
 
@@ -137,17 +140,37 @@ def require_few_dead(reconciled: ReconciledRows, most: float) -> None:
     """
     dead = len(reconciled.dead)
     if dead > most * reconciled.rows:
-        counts = pc.value_counts(reconciled.dead["reason"]).to_pylist()
-        ranked = sorted(counts, key=lambda each: -each["counts"])
-        reasons = [f"{each['values']} ({each['counts']:,})" for each in ranked[:SHOWN]]
-        if others := sum(each["counts"] for each in ranked[SHOWN:]):
-            reasons.append(f"other reasons ({others:,})")
+        found = pc.value_counts(reconciled.dead["reason"]).to_pylist()
+        counts = {each["values"]: each["counts"] for each in found}
         raise InputError(
             f"{dead:,} of {reconciled.rows:,} rows cannot be scored; nothing was committed",
-            seen="; ".join(reasons),
+            seen="; ".join(_describe_reasons(reconciled.dead, counts)),
             valid=f"at most {most:.2%} of the rows (batch.max_dead_letters)",
-            hint="; ".join(_hints({each["values"] for each in ranked})),
+            hint="; ".join(_hints(counts)),
         )
+
+
+def _describe_reasons(dead: pa.Table, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the commonest reasons, each with its number of rows and the first of them."""
+    ranked = sorted(counts, key=lambda reason: -counts[reason])
+    shown = ranked if len(ranked) <= SHOWN + 1 else ranked[:SHOWN]
+    of_several = pc.max(dead[ROW]).as_py() >= FILE_ROWS
+    for reason in shown:
+        places = dead.filter(pc.equal(dead["reason"], reason))[ROW].slice(0, EXAMPLES).to_pylist()
+        eg = "" if counts[reason] == len(places) else "e.g. "
+        yield f"{reason} ({counts[reason]:,}, {eg}{_name_rows(places, of_several=of_several)})"
+    if others := sum(counts[reason] for reason in ranked[len(shown) :]):
+        yield f"other reasons ({others:,})"
+
+
+def _name_rows(places: Sequence[int], *, of_several: bool) -> str:
+    """Return where rows are in the input, both counted from 1.
+
+    Keys are not told: a message is stored where `millrace forget` does not erase them.
+    """
+    found = (divmod(place, FILE_ROWS) for place in places)
+    rows = [f"{row + 1:,}" + f" of file {file + 1:,}" * of_several for file, row in found]
+    return f"{'row' if len(rows) == 1 else 'rows'} {', '.join(rows)}"
 
 
 def _hints(reasons: Collection[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ counted, and predictions are made, for a sample of the snapshot's rows.
 from collections.abc import Callable
 from dataclasses import replace
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.registry.version_files import ModelVersion
@@ -37,7 +37,11 @@ def bins_unless_gone(
     """Return the bins that `counted` makes of a snapshot; none if its rows cannot be read."""
     try:
         return counted(snapshot)
-    except (InputError, OSError) as error:  # removed meanwhile, by this home or another program
+    except (
+        InputError,
+        TransientError,
+        OSError,
+    ) as error:  # removed meanwhile, by this home or another program
         message = "drift is not measured, because the training snapshot %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()

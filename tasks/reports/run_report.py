@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
@@ -44,7 +45,7 @@ def publish_training(
     from mlflow.exceptions import MlflowException
 
     facts = [
-        ("snapshot", f"version {snapshot.version}, {snapshot.rows:,} rows"),
+        ("snapshot", f"version {snapshot.version}, {counted(snapshot.rows, 'row')}"),
         ("quarantined", f"{snapshot.quarantined:,}"),
         *report.facts,
         ("model", f"{version.model} version {version.version}"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import MillraceError
 
 
@@ -32,7 +33,9 @@ class Cleaned:
         """Return what was removed, and what was not, in one line."""
         names = f" ({', '.join(self.removed)})" if self.removed else ""
         not_removed = f"; {'; '.join(self.skipped)}" if self.skipped else ""
-        taken = f", {self.files:,} files, {self.size:,} bytes" if self.files else ""
+        taken = (
+            f", {counted(self.files, 'file')}, {counted(self.size, 'byte')}" if self.files else ""
+        )
         return f"{self.subject}: {len(self.removed)} removed{names}{taken}{not_removed}"
 
     @property

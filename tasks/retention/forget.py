@@ -25,7 +25,14 @@ from millrace.models.data.forget_rows import (
 from millrace.models.data.forgotten_keys import ForgottenKeys, remove_forgotten
 from millrace.models.data.schema import KEY
 from millrace.models.data.scrub_files import Erased, find_files, scrub_files
-from millrace.models.data.snapshots import DATASETS, QUARANTINE, is_name, no_dataset, open_snapshot
+from millrace.models.data.snapshots import (
+    DATASETS,
+    QUARANTINE,
+    is_name,
+    no_dataset,
+    open_snapshot,
+    scan,
+)
 from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
@@ -193,6 +200,27 @@ def forget(
     if outcome.failed:
         raise _not_erased(outcome.failed)
     return outcome
+
+
+def describe_key(installation: Installation, model: str) -> str | None:
+    """Return the columns of a key, and a key of the newest snapshot; None for a key of one column.
+
+    Args:
+        installation: where the tables are.
+        model: the model, which has the name of its dataset.
+    """
+    try:
+        snapshot = open_snapshot(installation, model)
+    except InputError:
+        return None
+    if len(snapshot.schema.key) < 2:
+        return None
+    columns = "|".join(snapshot.schema.key)
+    try:
+        rows = next(scan(snapshot, columns=[KEY], batch_rows=1), None)
+    except OSError:  # a file was removed meanwhile; the columns are enough
+        rows = None
+    return f"{columns}, such as {rows[KEY][0]}" if rows is not None else columns
 
 
 def allow_again(

@@ -26,6 +26,7 @@ from millrace.models.data.sources.source import (
     FileColumns,
     Source,
     SourceFile,
+    open_error,
     projection,
     refuse_extension_types,
     require_distinct,
@@ -173,9 +174,12 @@ def open_delta(spec: DatasetSpec, uri: str) -> DeltaSource:
 
     Raises:
         InputError: there is no such table.
+        TransientError: a remote store cannot be reached.
     """
     try:
         return DeltaSource(spec, DeltaTable(uri))
+    except OSError as error:
+        raise open_error(uri, error) from error
     except TableNotFoundError as error:
         raise InputError(
             "the source is not a Delta table",

@@ -19,7 +19,7 @@ from pyarrow import fs
 from millrace.models.common.errors import InputError, TransientError, missing_file
 from millrace.models.common.home_version import FILE as HOME_VERSION
 from millrace.models.config.dataset_spec import FILE_FORMATS
-from millrace.models.data.sources.source import Source, SourceFile, read_error
+from millrace.models.data.sources.source import Source, SourceFile, open_error, read_error
 
 ENDINGS = {name: known.endings for name, known in FILE_FORMATS.items()}
 TEXT_ENDINGS = (
@@ -199,7 +199,7 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
         paths = _matches(filesystem, path) if _is_glob(path) else [path]
         infos = filesystem.get_file_info(paths) if paths else []
     except OSError as error:
-        raise read_error(source, error) from error
+        raise open_error(source, error) from error
     files = [
         File(filesystem, info.path, info.size, info.mtime_ns)
         for info in infos
@@ -246,6 +246,7 @@ def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
 
     Raises:
         InputError: no library knows the URI's scheme.
+        TransientError: the store cannot be reached; S3 is asked for the region of the bucket.
     """
     if "://" not in source:
         return fs.LocalFileSystem(), str(folder.resolve() / Path(source).expanduser())
@@ -261,6 +262,8 @@ def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
                 hint="install the fsspec package for this scheme, or fix the URI",
             ) from error
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(other))
+    except OSError as error:
+        raise open_error(source, error) from error
     return filesystem, path
 
 

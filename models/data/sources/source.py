@@ -1,5 +1,6 @@
 """The base of all sources of rows: chunks of record batches, and a manifest for the lineage."""
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,9 @@ from millrace.models.common.errors import (
 )
 from millrace.models.config.dataset_spec import DatasetSpec
 
+MAX_SEEN = 600
+"""Most letters of another library's message; delta-rs writes one of many coloured lines."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 CHUNK_ROWS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
 """Largest chunk of a source with column types, so that wide rows take no more memory."""
@@ -298,6 +302,17 @@ def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Mark every column as text whose type is not known yet."""
     fields = [field.with_metadata(TEXT) for field in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+def open_error(source: str, error: OSError) -> MillraceError:
+    """Return the error for a source that cannot be opened; transient if it is on a network."""
+    if "://" not in source:
+        return read_error(source, error)
+    return TransientError(
+        f"{source} cannot be reached",
+        seen=" ".join(_COLOUR.sub("", str(error)).split())[:MAX_SEEN],
+        hint="check the network, and the store's name, region and credentials",
+    )
 
 
 def read_error(source: str, error: OSError) -> MillraceError:

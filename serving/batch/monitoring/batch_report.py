@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from millrace.models.common.counted import counted
 from millrace.serving.batch.monitoring.agreement import Agreement
 
 SECONDS_PER_DAY = 86_400
@@ -97,7 +98,7 @@ class BatchReport:
     @property
     def words(self) -> str:
         """What was scored, in one line."""
-        return f"{self.scored:,} rows of {self.input or 'an unknown input'}"
+        return f"{counted(self.scored, 'row')} of {self.input or 'an unknown input'}"
 
     @classmethod
     def of_commit(cls, commit: Mapping[str, str]) -> Self:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
@@ -64,7 +65,7 @@ def prepare_trees(
         job,
         GraphTraining(encoding, reference),
         total=params.n_estimators,
-        summary=f"{rows:,} rows",
+        summary=counted(rows, "row"),
         weights=BOOSTER,
         artifact="weights",
     )

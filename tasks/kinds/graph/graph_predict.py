@@ -22,6 +22,15 @@ from millrace.tasks.kinds.steps import Question, Table
 MAX_VALUES = 10
 """Maximum number of a category's values that an error lists."""
 
+_JSON_TYPES: dict[type, str] = {
+    bool: "true or false",  # before int, of which it is a subclass
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+
 
 @dataclass(frozen=True)
 class LiveAnswer:
@@ -112,7 +121,9 @@ def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:
 def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise _no_file(source, error) from error
+    except ValueError as error:
         raise _unreadable(encoding, f"{source}: {error}") from error
     rows = []
     for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
@@ -126,6 +137,16 @@ def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
     if not rows:
         raise _unreadable(encoding, f"{source}: no rows")
     return rows
+
+
+def _no_file(source: str, error: OSError) -> InputError:
+    is_missing = isinstance(error, FileNotFoundError)
+    return InputError(
+        f"the file of rows {'does not exist' if is_missing else 'cannot be read'}",
+        seen=Path(source).absolute() if is_missing else error,
+        valid="a file of JSON Lines, or - for stdin",
+        hint="check the path after --rows; a relative path starts from the current folder",
+    )
 
 
 def _unreadable(encoding: Encoding, seen: str) -> InputError:
@@ -163,9 +184,30 @@ def _column(name: str, cells: list[Any]) -> pa.Array:
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(
             f"the values of {name!r} have different types",
-            seen=error,
+            seen=_first_other_type(cells) or error,
             hint="give the field the same type in every row",
         ) from error
+
+
+def _first_other_type(cells: Sequence[Any]) -> str | None:
+    """Say which cell is the first of another type than one before it; None if all are alike.
+
+    null is of any type, and whole numbers are numbers like others.
+    """
+    known = [(number, cell) for number, cell in enumerate(cells, start=1) if cell is not None]
+    for number, cell in known:
+        first, before = known[0]
+        if _json_type(cell) != _json_type(before):
+            return (
+                f"row {number} has {_json_type(cell)}, {_as_text(cell)}; "
+                f"row {first} has {_json_type(before)}, {_as_text(before)}"
+            )
+    return None
+
+
+def _json_type(cell: object) -> str:
+    """Return the name of a value's type in JSON, with its article."""
+    return next(name for type_, name in _JSON_TYPES.items() if isinstance(cell, type_))
 
 
 def _unanswerable(

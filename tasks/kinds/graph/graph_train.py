@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
@@ -76,7 +77,7 @@ def prepare_network(
         job,
         GraphTraining(encoding, reference),
         total=spec.epochs,
-        summary=f"{rows:,} rows in batches of {spec.batch_rows}",
+        summary=f"{counted(rows, 'row')} in batches of {spec.batch_rows}",
         weights=WEIGHTS,
         artifact="weights",
         tags={} if teacher is None else {"millrace.teacher": teacher.name},

@@ -10,6 +10,7 @@ from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
@@ -86,7 +87,7 @@ def certify_language(
     golden = LanguageEvidence(files, installation).golden()
     version, limits = files.version, pipeline_of(files.package).export.limits.of_process
     text = _open_held_out(installation, files, certificate)
-    said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
+    said = f"{counted(len(golden.prompts), 'prompt')}, {text.counted:,} tokens of held-out text"
     log.info("certify: version %s of %s, %s", version.version, version.model, said)
     perplexity = _perplexity(files.folder, text, limits, installation)
     live = certify_live_answers(golden, client, version, at_once(files), perplexity)

@@ -108,6 +108,20 @@ def test_what_is_said_of_keys_without_a_row_is_true(ingested: Rows) -> None:
     assert err.endswith("nothing was erased; check the keys\n")
 
 
+def test_a_key_of_several_columns_is_described(ingested: Rows) -> None:
+    file = ingested(GOOD)
+    _, err = forget("--key", "S0", "--dry-run")
+    assert "a key of this dataset" not in err
+    values = yaml.safe_load(file.read_text())
+    values["dataset"] |= {"key": ["id", "x"], "features": ["x"]}
+    file.write_text(yaml.safe_dump(values))
+    ingested(GOOD)
+    _, err = forget("--key", "S0", "--dry-run")
+    assert "keys without a row: S0\na key of this dataset is id|x, such as a|0\n" in err
+    _, err = forget("--key", "a|0", "--dry-run")
+    assert "a key of this dataset" not in err
+
+
 @pytest.mark.parametrize("model", ["", ".", "t/", "../t"])
 def test_what_is_no_model_is_refused(ingested: Rows, model: str) -> None:
     ingested(GOOD)

@@ -53,6 +53,39 @@ def test_what_has_no_user_part_stays(text: str) -> None:
     assert redact(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            f"http://u:{MARK}@host/web.csv?X-Amz-Signature={MARK}",
+            "http://***@host/web.csv?X-Amz-Signature=***",
+        ),
+        (
+            f"no file at s3://b/x.csv?access_key={MARK}&secret_key={MARK}/+==&region=eu, try",
+            "no file at s3://b/x.csv?access_key=***&secret_key=***&region=eu, try",
+        ),
+        (f"(see 'https://h/x?unheard={MARK}')", "(see 'https://h/x?unheard=***')"),
+        (f"(see https://h/x?a={MARK};b={MARK}).", "(see https://h/x?a=***)."),
+        (f"s3://b/x?region=http://h?a={MARK}", "s3://b/x?region=***"),
+        (
+            f"web.csv?X-Amz-Date=1&X-Amz-Signature={MARK}",
+            "web.csv?X-Amz-Date=1&X-Amz-Signature=***",
+        ),
+        ("s3://bucket/year=2025/part-?.csv", "s3://bucket/year=2025/part-?.csv"),
+        ("s3://bucket/part-?/year=2025.csv", "s3://bucket/part-?/year=2025.csv"),
+        ("did you mean http://h/x? a=b", "did you mean http://h/x? a=b"),
+        ("http://h/#/runs?a=b", "http://h/#/runs?a=b"),
+    ],
+)
+def test_no_address_is_told_with_the_values_of_its_query(text: str, told: str) -> None:
+    assert redact(text) == told
+    assert redact(told) == told
+
+
+def test_a_query_alone_is_no_user_part() -> None:
+    assert not has_user_part("sqlite:///x.db?cache=shared")
+
+
 def test_control_characters_are_written_out_and_letters_stay() -> None:
     assert printable("a\x00b\x1b[31m\x9b\u202e\u2028\x7f") == (
         "a\\x00b\\x1b[31m\\x9b\\u202e\\u2028\\x7f"

@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -14,8 +15,8 @@ from sklearn.datasets import load_digits
 
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources import csv_source, jsonl_source
-from millrace.models.data.sources.find_files import find_files, strip_file_scheme
+from millrace.models.data.sources import arrow_source, csv_source, find_files, jsonl_source
+from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import CHUNK_BYTES, CHUNK_ROWS
 
@@ -206,6 +207,25 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None
         source.describe()
 
 
+def unreachable(*given: object) -> None:
+    raise OSError("\x1b[31mAWS Error\x1b[0m\n  during HeadBucket")
+
+
+@pytest.mark.parametrize("file_format", ["auto", "delta"])
+def test_a_store_that_cannot_be_reached_is_told_with_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    filesystems = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=unreachable))
+    monkeypatch.setattr(find_files, "fs", filesystems)
+    monkeypatch.setattr(arrow_source, "DeltaTable", unreachable)
+    given = spec("s3://u:pw@bucket/r.csv", format=file_format)
+    with pytest.raises(TransientError) as caught:
+        open_source(given, tmp_path)
+    assert caught.value.what == "s3://***@bucket/r.csv cannot be reached"
+    assert caught.value.seen == "AWS Error during HeadBucket"
+    assert "region and credentials" in (caught.value.hint or "")
+
+
 def test_extension_types_are_refused(tmp_path: Path) -> None:
     pixels = np.zeros((3, 4), dtype=np.float32)
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(pixels)
@@ -328,10 +348,10 @@ def test_a_glob_reads_no_tables_no_home_and_no_hidden_folder(tmp_path: Path, hom
         (tmp_path / name).write_text("x\n1\n")
     (tmp_path / home / "home.version").write_text("1\n")
     (tmp_path / "t/_delta_log").mkdir()
-    found = [file.path for file in find_files("**/*.csv", tmp_path)]
+    found = [file.path for file in find_files.find_files("**/*.csv", tmp_path)]
     assert found == [str(tmp_path / name) for name in ("a.csv", "b/c.csv")]
-    assert [file.path for file in find_files(f"{home}/**/*.csv", tmp_path)]
-    assert [file.path for file in find_files("**/.git/*.csv", tmp_path)]
+    assert [file.path for file in find_files.find_files(f"{home}/**/*.csv", tmp_path)]
+    assert [file.path for file in find_files.find_files("**/.git/*.csv", tmp_path)]
 
 
 def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def test_too_many_bad_rows_are_refused_with_the_reasons() -> None:
     assert isinstance(verdict, InputError)
     assert "11 of the 101 rows of s.csv" in str(verdict)
     assert "a: null (7 rows); t: null (3 rows)" in str(verdict)
+    one = decide(replace(READ, quarantined=11, reasons={"a: null": 1}), None, SPEC, "q")
+    assert "a: null (1 row)" in str(one)
     assert "at most 10.0%" in str(verdict)
     assert "/tables/q" in str(verdict)
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from millrace.flows import settings
 from millrace.flows.clean_up import clean_up
-from millrace.flows.cli.clean import _with_scheduled
+from millrace.flows.cli.clean import _closing_line, _with_scheduled
 from millrace.flows.cli.main import make_app
 from millrace.flows.deployments import schedule_state
 from millrace.flows.run_state import LOCK
@@ -190,6 +190,44 @@ def test_a_command_that_could_not_remove_something_fails_after_the_rest(
     assert result.exit_code == 1, result.output
     subjects = [each["kind"] for each in json.loads(result.stdout)["cleaned"]]
     assert subjects[:2] == ["pipeline files", "versions"]
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        ([], "nothing was removed"),
+        ([Cleaned("logs", kept={"a": "in use"}, skipped=("b",))], "nothing was removed"),
+        (
+            [
+                Cleaned("snapshots", "a", ("snapshot 1", "snapshot 2"), files=3, size=1_500_000),
+                Cleaned("snapshots", "b", ("snapshot 7",), files=1, size=500_000),
+                Cleaned("logs"),
+            ],
+            "removed: snapshots 3; 2.0 MB of disk became free",
+        ),
+        (
+            [Cleaned("versions", "a", ("version 1",)), Cleaned("snapshots", "a", (), {}, 2, 10)],
+            "removed: versions 1; at least 10 bytes of disk became free",
+        ),
+        ([Cleaned("artifacts", "a", ("run 1",))], "removed: artifacts 1"),
+        ([Cleaned("predictions", "a", files=2, size=10)], "removed: 10 bytes of disk became free"),
+    ],
+)
+def test_the_last_line_says_what_was_removed(found: list[Cleaned], line: str) -> None:
+    assert _closing_line(found, dry_run=False) == line
+    assert _closing_line(found, dry_run=True).startswith("nothing was removed; leave out")
+
+
+def test_the_command_ends_with_that_line(
+    shared: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(tmp_path, "whole")
+    set_environment(monkeypatch, shared, tmp_path)
+    monkeypatch.setattr("millrace.flows.console.redirect_native_stderr", lambda file: None)
+    (shared.logs / "old.log").write_text("line")
+    age(shared.logs / "old.log", 40)
+    result = CliRunner().invoke(make_app(["clean"]), ["clean"])
+    assert result.stderr.endswith("removed: logs 1; 4 bytes of disk became free\n"), result.output
 
 
 def test_without_a_file_it_cleans_what_a_running_up_schedules(

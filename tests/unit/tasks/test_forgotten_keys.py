@@ -183,7 +183,13 @@ def test_tasks_of_other_machines_get_the_keys() -> None:
     assert again.hashes.tolist() == ForgottenKeys.of(["b", "a"]).hashes.tolist()
 
 
-@pytest.mark.parametrize(("rows", "words"), [(1, "1 row was left"), (2500, "2,500 rows were left")])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (1, "1 row was left out of the source, because its key was forgotten; erase it from"),
+        (2500, "2,500 rows were left out of the source, because their keys were forgotten; erase"),
+    ],
+)
 def test_rows_that_were_left_out_are_told(rows: int, words: str) -> None:
     assert describe_left_out(rows).startswith(words)
 

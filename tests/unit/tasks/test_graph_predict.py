@@ -38,7 +38,12 @@ def test_rows_are_encoded(tmp_path: Path) -> None:
             ["row 2 has no field 'plan'", "did you mean 'plan' by 'plam'?"],
         ),
         ('{"plan": "p01", "n": 1}', ["row 2 has no field 'a'", "next: add the field"]),
-        ('{"a": [1], "n": 1, "plan": "p01"}', ["the values of 'a'"]),
+        (
+            '{"a": [1], "n": 1, "plan": "p01"}',
+            ["the values of 'a'", "row 2 has a list, [1]; row 1 has"],
+        ),
+        ('{"a": "1", "n": 1, "plan": "p01"}', ['row 2 has a text, "1"; row 1 has a number, 1']),
+        ('{"a": true, "n": 1, "plan": "p01"}', ["row 2 has true or false, true; row 1 has"]),
         ('{"a": null, "n": 1, "plan": "p01"}', ["row 2", "a is missing", "seen: null"]),
         (
             '{"a": 1, "n": 1, "plan": "gold"}',
@@ -56,3 +61,29 @@ def test_what_cannot_be_answered_is_told(tmp_path: Path, line: str, words: list[
 def test_no_rows_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no rows"):
         rows(tmp_path, "")
+
+
+def test_the_first_row_of_another_type_is_named(tmp_path: Path) -> None:
+    values = ("null", "true", "true", '"true"')
+    lines = [GOOD.replace("null", value) for value in values]
+    with pytest.raises(InputError, match="the values of 'n'") as caught:
+        rows(tmp_path, *lines)
+    assert caught.value.seen == 'row 4 has a text, "true"; row 2 has true or false, true'
+
+
+def test_a_number_out_of_range_is_told_by_the_reader(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the values of 'a'") as caught:
+        rows(tmp_path, GOOD, GOOD.replace("1,", f"{10**40},"))
+    assert "row" not in (caught.value.seen or "row")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("none.jsonl", "does not exist"), (".", "cannot be read")]
+)
+def test_a_file_that_cannot_be_opened_is_told_with_its_path(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    with pytest.raises(InputError, match=f"the file of rows {what}") as caught:
+        read_rows(ENCODING, str(tmp_path / name))
+    assert str(tmp_path) in (caught.value.seen or "")
+    assert "check the path" in (caught.value.hint or "")

@@ -131,15 +131,36 @@ def test_more_dead_rows_than_are_allowed_are_told(most: float, raises: bool) -> 
         return
     with pytest.raises(InputError, match="1 of 5 rows cannot be scored") as caught:
         require_few_dead(found, most)
-    assert "seen: bad (1)" in str(caught.value)
+    assert "seen: bad (1, row 2)" in str(caught.value)
+
+
+def refused_for(reasons: list[str], first: int = 0) -> ReconciledRows:
+    """Return an input of 20 rows, of which the first ones are dead, one for each reason."""
+    table = pa.table({"_row": range(first, first + len(reasons)), "reason": reasons})
+    return ReconciledRows(20, 20 - len(reasons), table, {})
+
+
+def seen_of(found: ReconciledRows) -> str:
+    with pytest.raises(InputError, match=f"{len(found.dead)} of 20 rows") as caught:
+        require_few_dead(found, 0.1)
+    return caught.value.seen or ""
 
 
 def test_reasons_beyond_the_commonest_are_counted_together() -> None:
-    reasons = ["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d", "e"]
-    dead = pa.table({"reason": reasons})
-    with pytest.raises(InputError, match="11 of 20 rows") as caught:
-        require_few_dead(ReconciledRows(20, 9, dead, {}), 0.1)
-    assert "seen: a (4); b (3); c (2); other reasons (2)" in str(caught.value)
+    seen = seen_of(refused_for(["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d", "e"]))
+    assert seen == (
+        "a (4, e.g. rows 1, 2, 3); b (3, rows 5, 6, 7); c (2, rows 8, 9); other reasons (2)"
+    )
+
+
+def test_the_only_other_reason_is_told() -> None:
+    seen = seen_of(refused_for(["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"]))
+    assert seen.endswith("; c (2, rows 8, 9); d (1, row 10)")
+
+
+def test_a_row_of_several_files_is_named_with_its_file() -> None:
+    seen = seen_of(refused_for(["a", "a", "b"], FILE_ROWS - 1))
+    assert seen.endswith("b (1, row 2 of file 2)")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +173,7 @@ def test_reasons_beyond_the_commonest_are_counted_together() -> None:
 )
 def test_the_hint_fits_the_reasons(reasons: list[str], hints: tuple[bool, bool]) -> None:
     with pytest.raises(InputError) as caught:
-        require_few_dead(ReconciledRows(3, 1, pa.table({"reason": reasons}), {}), 0.1)
+        require_few_dead(refused_for(reasons), 0.0)
     hint = caught.value.hint or ""
     assert ("only the first is scored" in hint, "nullable" in hint) == hints
 
