@@ -26,8 +26,10 @@ T = TypeVar("T")
 
 RETRIES = 5
 """How often a task runs again because its node or its process died."""
-CANCEL_SECONDS = 10
-"""How long tasks that are cancelled may take to end."""
+STOP = "stopped"
+"""The file in the staging folder at which tasks that have not ended stop."""
+STOP_SECONDS = 10
+"""How long tasks that are stopped may take to end."""
 THREADS = 1
 """Threads of a task beside the one that reads; Ray runs as many tasks as a node has CPUs."""
 
@@ -95,22 +97,39 @@ def _run(tasks: Sequence[Task[T]], on_rows: Progress) -> list[T]:
     except RayError as error:
         raise _error_of(error, tasks[0].source.spec.source) from error
     finally:
-        _cancel(list(waiting))
+        _stop(tasks[0].folder, list(waiting))
     return [results[number] for number in range(len(tasks))]
 
 
-def _cancel(references: list[Any]) -> None:
-    """End tasks that have not ended, so that none writes into the staging folder afterwards."""
-    with suppress(RayError):
-        for reference in references:
-            ray.cancel(reference)
-        if references:
-            ray.wait(references, num_returns=len(references), timeout=CANCEL_SECONDS)
+def _stop(folder: Path, references: list[Any]) -> None:
+    """Stop tasks that have not ended, so that none writes into the staging folder afterwards.
+
+    `ray.cancel` ends this process ("Tried to complete task that was not pending", Ray 2.60) if a
+    worker takes a task at the moment when it is cancelled.
+    """
+    if references:
+        with suppress(RayError, OSError):
+            (folder / STOP).touch()
+            ray.wait(references, num_returns=len(references), timeout=STOP_SECONDS)
 
 
-def run_ingest_task(task: Task[T]) -> T:
-    """Run a task in a process of Ray."""
-    return task.run(lambda _: None, THREADS)
+class _StoppedError(Exception):
+    """The ingestion has ended without this task."""
+
+
+def run_ingest_task(task: Task[T]) -> T | None:
+    """Run a task in a process of Ray; None if the ingestion ended before it."""
+    stop = task.folder / STOP
+
+    def look(_: int) -> None:
+        if stop.exists():
+            raise _StoppedError
+
+    try:
+        look(0)
+        return task.run(look, THREADS)
+    except _StoppedError:
+        return None
 
 
 def _error_of(error: RayError, source: str) -> BaseException:

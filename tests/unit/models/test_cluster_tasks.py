@@ -67,6 +67,16 @@ def test_the_error_of_a_task_is_raised_as_it_is(
     assert type(caught.value) is InputError
 
 
+def test_a_task_that_has_not_ended_when_another_fails_stops(
+    tmp_path: Path, tasks: list[ReadTask]
+) -> None:
+    assert cluster_tasks.run_ingest_task(tasks[0]) is not None
+    (tmp_path / cluster_tasks.STOP).touch()
+    before = set(tmp_path.iterdir())
+    assert cluster_tasks.run_ingest_task(tasks[1]) is None
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_a_node_that_does_not_see_a_folder_is_named(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
