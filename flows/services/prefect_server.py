@@ -12,7 +12,7 @@ from millrace.flows.services.prefect_database import prepare_database
 from millrace.flows.settings import LOOPBACK, load
 from millrace.serving.origin_check import OriginCheck, OriginPolicy
 
-POLL = timedelta(seconds=5)
+POLL = timedelta(seconds=2)
 POLICY = OriginPolicy(
     open_paths=frozenset({"/api/health", "/api/ready"}),
     only_json=True,
@@ -24,7 +24,7 @@ of other origins, because a web page could guess the login."""
 
 
 def poll_rarely() -> None:
-    """Have the worker of Prefect's background tasks look for work every five seconds.
+    """Have the worker of Prefect's background tasks look for work every two seconds.
 
     By default it looks every 100 ms for tasks, every 250 ms for tasks that are due and every 100 ms
     for tasks to cancel, which takes 2 % of a core for ever. Nothing that a user waits for is such a
