@@ -37,11 +37,8 @@ def bins_unless_gone(
     """Return the bins that `counted` makes of a snapshot; none if its rows cannot be read."""
     try:
         return counted(snapshot)
-    except (
-        InputError,
-        TransientError,
-        OSError,
-    ) as error:  # removed meanwhile, by this home or another program
+    # They were removed meanwhile, by this home or another program, or their store is away.
+    except (InputError, TransientError, OSError) as error:
         message = "drift is not measured, because the training snapshot %s cannot be read: %s"
         log.warning(message, snapshot.uri, error)
         return ()

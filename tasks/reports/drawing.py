@@ -33,6 +33,7 @@ class Drawing:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = ThreadPoolExecutor(1, "drawing")
+        self._sent: Future[None] | None = None
         self._pictures: Future[dict[str, bytes]] | None = None
 
     def begin(self, figures: Mapping[str, Draw]) -> None:
@@ -40,7 +41,7 @@ class Drawing:
         pipe = subprocess.PIPE
         command = [sys.executable, "-P", "-m", PROGRAM]
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
-        self._thread.submit(self._send, self._process, figures)
+        self._sent = self._thread.submit(self._send, self._process, figures)
 
     def add(self, figures: Mapping[str, Draw]) -> None:
         """Draw the last figures, by path."""
@@ -53,6 +54,8 @@ class Drawing:
         Raises:
             WorkError: they cannot be drawn.
         """
+        if self._sent is not None:
+            self._sent.result()
         return {} if self._pictures is None else self._pictures.result()
 
     def close(self) -> None:

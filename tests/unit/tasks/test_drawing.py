@@ -2,6 +2,7 @@
 
 import io
 import logging
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -62,6 +63,14 @@ def test_a_figure_that_cannot_be_drawn_is_told(figures: Any, rest: Any) -> None:
         drawing.begin(figures)
         drawing.add(rest)
         with pytest.raises(WorkError, match="KeyError: 'train_perplexity'"):
+            drawing.pictures()
+
+
+def test_a_figure_that_cannot_be_sent_is_told() -> None:
+    with drawing_process() as drawing:
+        drawing.begin({"plots/a.png": lambda: CURVES()})
+        drawing.add({"plots/b.png": CURVES})
+        with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
             drawing.pictures()
 
 
