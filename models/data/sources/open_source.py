@@ -12,6 +12,7 @@ from millrace.models.config.dataset_spec import FILE_FORMATS, DatasetSpec
 from millrace.models.config.model_kind import load_object
 from millrace.models.data.sources.arrow_source import open_delta
 from millrace.models.data.sources.find_files import (
+    DELTA_LOG,
     ENDINGS,
     File,
     FileSource,
@@ -51,7 +52,7 @@ def open_source(spec: DatasetSpec, folder: Path) -> Source:
 
 def _is_delta(source: str, folder: Path) -> bool:
     """Return whether a local folder is a Delta table; a remote one needs `format: delta`."""
-    return "://" not in source and Path(resolve(source, folder)[1], "_delta_log").is_dir()
+    return "://" not in source and Path(resolve(source, folder)[1], DELTA_LOG).is_dir()
 
 
 def _open_files(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source:
