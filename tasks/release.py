@@ -144,7 +144,8 @@ class MlflowRegistry:
         champions = self.registry.champions(model)
         self._versions |= {(each.model, each.version): each for each in champions.values()}
         return {
-            name: DesiredVersion(found.version, found.digest) for name, found in champions.items()
+            name: DesiredVersion(found.version, found.digest, found.tags)
+            for name, found in champions.items()
         }
 
     def describe_promotion(self, model: str) -> str:

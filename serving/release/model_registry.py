@@ -14,7 +14,7 @@ class ModelRegistry(Protocol):
     """The model registry, as a release uses it."""
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        """Return the champion version of every model, or of one model.
+        """Return the champion version of every model, or of one model, with its tags.
 
         The digest is empty if another tool registered the version.
 

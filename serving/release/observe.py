@@ -174,13 +174,13 @@ class Observer:
         """Return the tags of each version of a model that a release may change."""
         state = state or ReleaseState()
         withdrawn = state.withdrawn.version if state.withdrawn else None
-        desired_version = desired.version if desired else None
-        versions = {desired_version, state.live_version, state.superseded, withdrawn}
-        return {
-            (model, version): self.registry.tags(model, version)
-            for version in versions
-            if version is not None
-        }
+        tags: dict[tuple[str, int], Mapping[str, str] | None] = {}
+        if desired is not None:
+            tags[model, desired.version] = desired.tags
+        for version in {state.live_version, state.superseded, withdrawn}:
+            if version is not None and (model, version) not in tags:
+                tags[model, version] = self.registry.tags(model, version)
+        return tags
 
 
 @contextmanager

@@ -35,10 +35,17 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class DesiredVersion:
-    """The version that an alias points to, and the digest that its files must have."""
+    """The version that an alias points to, and the digest that its files must have.
+
+    Attributes:
+        version: the version.
+        digest: sha256 of its files.
+        tags: its tags in the registry; two equal versions may have different tags.
+    """
 
     version: int
     digest: str
+    tags: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ class FileRegistry:
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         return {
-            name: DesiredVersion(version, self.artifacts[name, version].sha256)
+            name: DesiredVersion(
+                version, self.artifacts[name, version].sha256, self.tags(name, version)
+            )
             for name, version in self.champions.items()
             if model in (None, name)
         }
