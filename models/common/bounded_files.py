@@ -54,7 +54,7 @@ def bounded_text(path: Path, most: int = JSON_BYTES) -> str:
     return data.decode()
 
 
-def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+def bounded_yaml(text: str, loader: type[yaml.CSafeLoader] = yaml.CSafeLoader) -> Any:
     """Return the value of a YAML text.
 
     Args:
@@ -81,7 +81,7 @@ def check_yaml(text: str) -> None:
     if len(text) > YAML_BYTES:
         raise ValueError(f"the YAML is longer than {YAML_BYTES:,} characters")
     counter = _ValueCounter()
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         try:
             counter.add(event)
         except ValueError as error:

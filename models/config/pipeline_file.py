@@ -21,7 +21,7 @@ SET = "--set"
 Location = tuple[str | int, ...]
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """YAML's safe loader, but a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -68,7 +68,7 @@ def resolved_yaml(pipeline: Pipeline) -> str:
     The text is stored in the registry, which others may read.
     """
     values = _redact_values(pipeline.model_dump(mode="json"))
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(values, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True))
 
 
 def _redact_values(value: Any) -> Any:
