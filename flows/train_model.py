@@ -19,7 +19,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.common.slow_step import report_while
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
+from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data.snapshot_use import hold_ingested
 from millrace.models.data.snapshots import DATASETS, Snapshot
 from millrace.models.families.pretrained import pin_revision
@@ -33,6 +33,7 @@ from millrace.tasks.progress import recovery
 from millrace.tasks.register import log_evidence, promote_version, register_version
 from millrace.tasks.reports.drawing import Drawing, drawing_process
 from millrace.tasks.reports.run_report import publish_training
+from millrace.tasks.run_inputs import inputs_of_failed, log_inputs_beside
 from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
 from millrace.tasks.train import ingest_dataset, prepare_training, train_on_ray
@@ -125,9 +126,6 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         drawing_process() as drawing,
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
-        run.log_params(pipeline.model_dump(mode="json"))
-        run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
-        run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
         outcome = _train_and_register(kind, pipeline, installation, snapshot, run, drawing)
         name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
         publish_training(
@@ -152,15 +150,19 @@ def _train_and_register(
     drawing: Drawing,
 ) -> TrainOutcome:
     uri = installation.tracking_uri
-    prepared = prepare_training(kind, pipeline, installation, snapshot, run)
+    with inputs_of_failed(pipeline, snapshot, run):
+        prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
-    trained = train_on_ray(kind, installation, prepared, run)
+    with log_inputs_beside(pipeline, snapshot, run):
+        trained = train_on_ray(kind, installation, prepared, run)
     drawing.begin(steps_of(kind).draw_training(trained))
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
         exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
+        report = steps_of(kind).report(pipeline, snapshot, trained, exported)
+        drawing.add(report.figures)
         with report_while("registering the model"):
             await_mlflow(uri)
-            report = log_evidence(kind, pipeline, snapshot, trained, exported, run, drawing)
+            log_evidence(exported, report, run)
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

@@ -3,7 +3,6 @@
 import math
 import time
 from dataclasses import replace
-from typing import Any
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
@@ -26,32 +25,19 @@ from millrace.models.registry.version_files import (
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.plan import select_target
 from millrace.serving.release.release_state import derive_state
-from millrace.tasks.kinds.steps import Exported, KindReport, Trained, steps_of
+from millrace.tasks.kinds.steps import Exported, KindReport, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
-from millrace.tasks.reports.drawing import Drawing
 from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=300)
-def log_evidence(
-    kind: ModelKind,
-    pipeline: Pipeline,
-    snapshot: Snapshot,
-    trained: Trained[Any],
-    exported: Exported,
-    run: TrackedRun,
-    drawing: Drawing,
-) -> KindReport:
-    """Log the certificate and the files to reproduce the candidates; draw the last pictures."""
-    report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-    drawing.add(report.figures)
-    run.log_metrics(report.metrics)
+def log_evidence(exported: Exported, report: KindReport, run: TrackedRun) -> None:
+    """Log the certificate, the texts of the report and the files to reproduce the candidates."""
     texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
     run.log_report(texts, {})
     for file in (*exported.export.reproduction(), *report.files):
         run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
-    return report
 
 
 @step(timeout_seconds=900)
@@ -84,8 +70,9 @@ def register_version(
         exported.files,
         exported.evidence,
         tags,
-        steps_of(kind).log_model,
+        steps_of(kind).save_model,
         report.description,
+        report.metrics,
     )
     run.rename(f"{version.model} version {version.version}")
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
@@ -134,9 +121,11 @@ def promote(
         smaller_is_better: whether a smaller metric is better.
     """
     registry, model = registry_of(installation), pipeline.name
+    known = MlflowRegistry(installation)
+    known.note(version)
     decided = _decide_promotion(
         pipeline,
-        MlflowRegistry(installation),
+        known,
         installation,
         version,
         refusal,

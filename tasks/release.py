@@ -148,6 +148,10 @@ class MlflowRegistry:
             for name, found in champions.items()
         }
 
+    def note(self, version: ModelVersion) -> None:
+        """Keep a version as it is now in the registry, so that it is not asked for again."""
+        self._versions[version.model, version.version] = version
+
     def describe_promotion(self, model: str) -> str:
         """Return how the newest version of a model that passed its gates becomes champion."""
         versions = self.registry.newest_versions(model)

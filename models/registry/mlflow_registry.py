@@ -20,6 +20,7 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.artifact_store import StoredFolder
+from millrace.models.registry.logged_model import SaveModel, log_model
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.read_back import read_back
 from millrace.models.registry.registry_errors import MISSING, registry_errors
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millrace")
 
-LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
-"""A function that logs a model's files and evidence to a run, and returns MLflow's `ModelInfo`."""
 _TAG_LENGTH = 5000
 
 
@@ -85,8 +84,9 @@ class Registry:
         files: Mapping[str, Path],
         evidence: Mapping[str, Path],
         tags: Mapping[str, str],
-        log_model: LogModel,
+        save_model: SaveModel,
         description: str = "",
+        metrics: Mapping[str, float] | None = None,
     ) -> ModelVersion:
         """Log a model with its evidence to a run and register it as a new version.
 
@@ -97,33 +97,37 @@ class Registry:
             files: the model's files, by name.
             evidence: the files of `kind.evidence_files`, by name.
             tags: tags of the version.
-            log_model: the kind's function that logs the model to the run.
+            save_model: the kind's function that writes the model's folder in MLflow's format.
             description: the description of the version's page, Markdown.
+            metrics: what was measured on the model, for the run and the model.
 
         Raises:
             WorkError: the files that MLflow stored are not the files that were logged.
         """
         import mlflow
 
-        # `log_model` takes no address: MLflow has one for the whole process.
+        # MLflow's own store of versions looks for the logged model at this address.
         mlflow.set_tracking_uri(self.tracking_uri)
         beside = {name: evidence[name] for name in kind.evidence_files}
-        info = log_model(run, files, beside)
+        info = log_model(run, files, beside, save_model, metrics or {})
         digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
         own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(beside), KIND_TAG: kind.name}
         described = (model, UNNUMBERED, run.run_id, info.model_uri, {**tags, **own}, ())
         logged = ModelVersion.registered(*described)
-        stored = StoredFolder(info.artifact_path, self.tracking_uri)
+        stored = StoredFolder(info.artifact_location, self.tracking_uri)
         with read_back(logged, stored, self.cache) as keep:
             store = client(self.tracking_uri)
-            _ensure_model(store, model)
-            made = store.create_model_version(
+            made = _of_registered_model(
+                store,
                 model,
-                info.model_uri,
-                run_id=run.run_id,
-                tags=dict(logged.tags),
-                description=description,
-                model_id=info.model_id,
+                lambda: store.create_model_version(
+                    model,
+                    info.model_uri,
+                    run_id=run.run_id,
+                    tags=dict(logged.tags),
+                    description=description,
+                    model_id=info.model_id,
+                ),
             )
             # The version is signed only now, because the signature covers its number. If the
             # process ends before that, the version has no signature and no alias, and nothing uses
@@ -316,14 +320,23 @@ def _all_models(store: Any) -> list[Any]:
             return models
 
 
-def _ensure_model(store: Any, model: str) -> None:
+def _of_registered_model(
+    store: Any, model: str, create: "Callable[[], MlflowVersion]"
+) -> "MlflowVersion":
+    """Return the version that `create` makes; make the registered model first if there is none."""
     from mlflow.exceptions import MlflowException
 
+    try:
+        return create()
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
     try:
         store.create_registered_model(model)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    return create()
 
 
 def _delete_repeated(store: Any, made: "MlflowVersion") -> None:

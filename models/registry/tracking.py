@@ -65,14 +65,19 @@ class TrackedRun:
         for start in range(0, len(flat), 100):
             self.client.log_batch(self.run_id, params=flat[start : start + 100])
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Log metrics of one step."""
+    def log_metrics(
+        self, metrics: Mapping[str, float], step: int = 0, model_id: str | None = None
+    ) -> None:
+        """Log metrics of one step; if a logged model is named, log them to the model too."""
         import time
 
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        entries = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+        entries = [
+            Metric(name, float(value), now, step, model_id=model_id)
+            for name, value in metrics.items()
+        ]
         self.client.log_batch(self.run_id, metrics=entries)
 
     def log_text(self, text: str, path: str) -> None:

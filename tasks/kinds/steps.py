@@ -14,6 +14,8 @@ from millrace.models.config.model_kind import load_object
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mlflow.models import Model
+
     from millrace.export.candidate import AnyCandidate
     from millrace.export.certificate import Certificate, Header
     from millrace.export.select import Gates
@@ -380,18 +382,16 @@ class KindSteps(Protocol):
         """Return the export of the trained model into an empty folder."""
         ...
 
-    def log_model(
-        self, run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]
-    ) -> Any:
-        """Log a model to a run, if possible in a form that MLflow's own tools can read.
+    def save_model(
+        self, model: Model, folder: Path, files: Mapping[str, Path], evidence: Mapping[str, Path]
+    ) -> None:
+        """Write a model's folder in MLflow's format, if possible for MLflow's own tools too.
 
         Args:
-            run: the open run.
+            model: MLflow's description of the model, which is completed and written too.
+            folder: path of the new folder.
             files: the model's files, by name.
             evidence: the evidence files, by name.
-
-        Returns:
-            MLflow's `ModelInfo`.
         """
         ...
 

@@ -6,7 +6,9 @@ because stdin ends.
 """
 
 import base64
+import gc
 import json
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -27,9 +29,16 @@ def draw(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    """Draw the figures that stdin brings, and write them to stdout."""
+    """Draw the figures that stdin brings, and write them to stdout.
+
+    The run may wait for the last picture. So nothing is done that only a longer life would need:
+    looking for unused objects, and freeing all objects in the end, which takes 0.1 s.
+    """
+    gc.disable()
     drawn = {path: base64.b64encode(png).decode() for path, png in draw(sys.stdin.buffer)}
     json.dump(drawn, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

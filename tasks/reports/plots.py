@@ -60,18 +60,18 @@ def confusion_matrix(
     Args:
         predicted: the predicted classes, int `[rows]`, as positions in `labels`.
         target: the true classes, int `[rows]`, as positions in `labels`.
-        labels: the classes; with more than 20, labels and counts are not written.
+        labels: the classes; with more than 20, a color bar stands for labels and counts.
     """
     size = len(labels)
     counts = np.zeros((size, size), dtype=int)
     np.add.at(counts, (target, predicted), 1)
-    width = min(4 + 0.35 * size, 14)
+    height = 0.9 * min(4 + 0.35 * size, 14)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, width * 0.9), layout="constrained")
+    figure = Figure(figsize=(height if size <= 20 else height / 0.9, height), layout="constrained")
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure.colorbar(axes.imshow(shares, cmap="Blues", vmin=0, vmax=1), label="share of the class")
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true", title=f"test split, {len(target):,} rows")
     if size <= 20:
         axes.set_xticks(range(size), [str(label) for label in labels], rotation=45, ha="right")
@@ -80,6 +80,8 @@ def confusion_matrix(
             color = "white" if shares[row, column] > 0.5 else "black"
             count = axes.text(column, row, counts[row, column], color=color)
             count.set(ha="center", va="center", in_layout=False)  # inside the axes
+    else:
+        figure.colorbar(image, label="share of the class")
     return figure
 
 

@@ -1,10 +1,10 @@
-"""The files of a `graph` version, which is one ONNX file, and their logging to MLflow."""
+"""The files of a `graph` version, which is one ONNX file, and their folder in MLflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from millrace.models.common.errors import InputError
 from millrace.models.inference.features import TEXT, Encoding, text_request
 from millrace.models.inference.model_input import FEATURES, INPUT_IDS
 from millrace.models.inference.onnx_session import execution_providers
-from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion, Package
+
+if TYPE_CHECKING:
+    from mlflow.models import Model
 
 ENCODING, GOLDEN = "encoding.json", "golden.npz"
 
@@ -80,41 +82,25 @@ def graph_files(package: Package) -> GraphFiles:
     )
 
 
-def log_graph(run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]) -> Any:
-    """Log one ONNX file in MLflow's flavor `onnx`; return MLflow's `ModelInfo`."""
+def save_graph(
+    model: "Model", folder: Path, files: Mapping[str, Path], evidence: Mapping[str, Path]
+) -> None:
+    """Write the folder of a model of one ONNX file, in MLflow's flavor `onnx`."""
+    import mlflow.onnx
     import onnx
-    from mlflow.models import Model, infer_signature
+    from mlflow.models import infer_signature
 
-    with np.load(evidence["golden.npz"], allow_pickle=False) as golden:
+    with np.load(evidence[GOLDEN], allow_pickle=False) as golden:
         name = next(each for each in (FEATURES, INPUT_IDS) if each in golden.files)
         features, answers = golden[name], golden["answers"]
-    return Model.log(
-        artifact_path=None,
-        name="model",
-        flavor=_OnnxFlavor(),
-        flavor_name="mlflow.onnx",
-        # MLflow would load the model once more to answer the example; the certificate has answers.
-        validate_serving_input=False,
-        onnx_model=onnx.load(files[ONNX_FILE]),
+    mlflow.onnx.save_model(
+        onnx.load(files[ONNX_FILE]),
+        str(folder),
+        mlflow_model=model,
         signature=infer_signature(features, answers),
         input_example=features[:2],
         save_as_external_data=False,
         extra_files=[str(file) for file in evidence.values()],
         pip_requirements=["onnx", "onnxruntime"],
         onnx_execution_providers=execution_providers(),
-        # Otherwise MLflow uses the run that is active in this thread, if there is one.
-        run_id=run.run_id,
     )
-
-
-class _OnnxFlavor:
-    """MLflow's flavor `onnx`, which itself takes no `validate_serving_input`."""
-
-    def save_model(
-        self, path: str, mlflow_model: Any, validate_serving_input: bool, **options: Any
-    ) -> None:
-        """Write the model's folder."""
-        import mlflow.onnx
-
-        del validate_serving_input
-        mlflow.onnx.save_model(path=path, mlflow_model=mlflow_model, **options)

@@ -55,7 +55,7 @@ class GraphKind(ModelKind):
         "prepare": f"{HERE}.graph_train:prepare_network",
         "describe_progress": f"{HERE}.graph_train:describe_epoch",
         "export": f"{HERE}.graph_export:export_graph",
-        "log_model": f"{HERE}.graph_files:log_graph",
+        "save_model": f"{HERE}.graph_files:save_graph",
         "draw_training": f"{HERE}.graph_report:draw_training",
         "report": f"{HERE}.graph_report:report_graph",
         "evidence": f"{HERE}.graph_evidence:graph_evidence",

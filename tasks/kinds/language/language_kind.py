@@ -51,7 +51,7 @@ class LanguageKind(ModelKind):
         "prepare": f"{HERE}.language_train:prepare_decoder",
         "describe_progress": f"{HERE}.language_train:describe_steps",
         "export": f"{HERE}.language_export:export_language",
-        "log_model": f"{HERE}.language_files:log_language_model",
+        "save_model": f"{HERE}.language_files:save_language_model",
         "draw_training": f"{HERE}.language_report:draw_training",
         "report": f"{HERE}.language_report:report_language",
         "evidence": f"{HERE}.language_evidence:language_evidence",

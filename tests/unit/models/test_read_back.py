@@ -18,7 +18,7 @@ from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.signing import trust_of
 from millrace.models.registry.tracking import TrackedRun, client, tracked_run
 from millrace.models.registry.version_files import CERTIFICATE_TAG, FAILED, PASSED, ModelVersion
-from millrace.tasks.kinds.graph.graph_files import log_graph
+from millrace.tasks.kinds.graph.graph_files import save_graph
 
 KIND = kind_named("graph")
 ROWS = np.ones((2, 2), dtype=np.float32)
@@ -57,12 +57,12 @@ def register(
     files: Mapping[str, Path],
     name: str,
     verdict: str = PASSED,
-    log_model: Any = log_graph,
+    save_model: Any = save_graph,
 ) -> ModelVersion:
     model = {"model.onnx": files["model.onnx"]}
     evidence = {each: files[each] for each in KIND.evidence_files}
     tags = {CERTIFICATE_TAG: verdict}
-    return registry.register(run, name, KIND, model, evidence, tags, log_model, "# How good")
+    return registry.register(run, name, KIND, model, evidence, tags, save_model, "# How good")
 
 
 def test_a_version_that_passed_is_not_downloaded_again(
@@ -98,17 +98,15 @@ def test_a_new_version_has_its_description(
 def test_files_that_mlflow_stored_otherwise_make_no_version(
     registry: Registry, run: TrackedRun, files: Mapping[str, Path], name: str, is_missing: bool
 ) -> None:
-    def log_and_damage(*given: Any) -> Any:
-        info = log_graph(*given)
-        stored = Path(info.artifact_path.removeprefix("file://")) / name
+    def save_and_damage(model: Any, folder: Path, *given: Any) -> None:
+        save_graph(model, folder, *given)
         if is_missing:
-            stored.unlink()
+            (folder / name).unlink()
         else:
-            stored.write_text("other")
-        return info
+            (folder / name).write_text("other")
 
     with pytest.raises(WorkError, match="MLflow stored differ from the certified ones"):
-        register(registry, run, files, "damaged", log_model=log_and_damage)
+        register(registry, run, files, "damaged", save_model=save_and_damage)
     with pytest.raises(MlflowException, match="not found"):
         client(run.tracking_uri).get_registered_model("damaged")
     assert list(registry.cache.iterdir()) == []

@@ -28,7 +28,7 @@ from millrace.models.registry.version_files import (
     KIND_TAG,
     ModelVersion,
 )
-from millrace.tasks.kinds.graph.graph_files import graph_files, log_graph
+from millrace.tasks.kinds.graph.graph_files import graph_files, save_graph
 from millrace.tasks.kinds.language.language_files import language_files
 
 KIND = kind_named("graph")
@@ -79,7 +79,7 @@ def register(
     beside = {name: evidence[name] for name in KIND.evidence_files}
     cache = mlflow_places.home / "cache"
     registry = Registry(mlflow_places.tracking_uri, cache, trust_of(mlflow_places))
-    return registry.register(run, model, KIND, files, beside, {"color": "blue"}, log_graph)
+    return registry.register(run, model, KIND, files, beside, {"color": "blue"}, save_graph)
 
 
 @pytest.fixture(scope="module")

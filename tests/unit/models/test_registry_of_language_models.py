@@ -19,7 +19,7 @@ from millrace.models.registry.signing import trust_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.kinds.graph.graph_files import graph_files
-from millrace.tasks.kinds.language.language_files import language_files, log_language_model
+from millrace.tasks.kinds.language.language_files import language_files, save_language_model
 
 FILES = {"openvino_model.xml": "<net/>", "openvino_model.bin": "weights", "config.json": "{}"}
 EVIDENCE = {
@@ -52,7 +52,7 @@ def writes(registry: Registry, run: TrackedRun, tmp_path: Path) -> ModelVersion:
     files = written(tmp_path / "form", FILES)
     extra = written(tmp_path, EVIDENCE)
     kind, tags = kind_named("language"), {"color": "red"}
-    return registry.register(run, "writes", kind, files, extra, tags, log_language_model)
+    return registry.register(run, "writes", kind, files, extra, tags, save_language_model)
 
 
 @pytest.fixture

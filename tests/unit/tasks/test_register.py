@@ -24,11 +24,9 @@ from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, client, tracked_run
 from millrace.models.registry.version_files import ModelVersion
-from millrace.tasks import register as module
 from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import Exported, KindReport
 from millrace.tasks.register import log_evidence, register_version
-from millrace.tasks.reports.drawing import Draw
 
 KIND = kind_named("language")
 PIPELINE = Pipeline.model_validate(
@@ -99,18 +97,10 @@ def exported(tmp_path: Path) -> Exported:
 
 @dataclass
 class Run:
-    """A run, and the drawing of its pictures, that keep what they are told."""
+    """A run that keeps what it is told."""
 
-    metrics: dict[str, float] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    figures: dict[str, Draw] = field(default_factory=dict)
     files: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def add(self, figures: Mapping[str, Draw]) -> None:
-        self.figures.update(figures)
-
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        self.metrics.update(metrics)
 
     def log_report(self, texts: Mapping[str, str], pictures: Mapping[str, bytes]) -> None:
         self.texts.update(texts)
@@ -120,45 +110,32 @@ class Run:
         self.files.append((file.name, folder))
 
 
-def logged(exported: Exported, report: KindReport, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return the run that `log_evidence` has written to, with the report of a kind."""
-
-    class Steps:
-        def report(self, *given: object) -> KindReport:
-            assert given == (PIPELINE, SNAPSHOT, None, exported)
-            return report
-
-    monkeypatch.setattr(module, "steps_of", lambda kind: Steps())
-    run, trained = Run(), None
-    given: Any = (KIND, PIPELINE, SNAPSHOT, trained, exported, run, run)
-    assert log_evidence.fn(*given) is report
-    return run
+def logged(exported: Exported, report: KindReport = REPORT) -> Run:
+    """Return the run that `log_evidence` has written to."""
+    run: Any = Run()
+    log_evidence.fn(exported, report, run)
+    return run  # type: ignore[no-any-return]
 
 
-def test_a_run_keeps_the_certificate_and_what_its_kind_reports(
-    exported: Exported, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = logged(exported, REPORT, monkeypatch)
-    assert run.metrics == REPORT.metrics
-    assert run.texts == {
+def test_a_run_keeps_the_certificate_and_what_its_kind_reports(exported: Exported) -> None:
+    assert logged(exported).texts == {
         "certificate.json": exported.certificate.to_json(),
         "samples.md": "what it writes",
     }
-    assert run.figures == REPORT.figures
 
 
 def test_a_run_keeps_what_makes_the_candidates_again_and_none_that_can_be_made(
-    exported: Exported, monkeypatch: pytest.MonkeyPatch
+    exported: Exported,
 ) -> None:
-    run = logged(exported, REPORT, monkeypatch)
-    assert run.files == [("commands.sh", "export"), ("conversions", "export/conversions")]
+    assert logged(exported).files == [
+        ("commands.sh", "export"),
+        ("conversions", "export/conversions"),
+    ]
 
 
-def test_a_run_keeps_the_files_that_its_kind_says(
-    exported: Exported, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_keeps_the_files_that_its_kind_says(exported: Exported, tmp_path: Path) -> None:
     (tmp_path / "e.plan").write_text("engine")
-    run = logged(exported, replace(REPORT, files=(tmp_path / "e.plan",)), monkeypatch)
+    run = logged(exported, replace(REPORT, files=(tmp_path / "e.plan",)))
     assert run.files[-1] == ("e.plan", "export")
 
 
@@ -193,7 +170,39 @@ def test_the_chosen_candidate_is_a_version_with_its_tags_and_its_page(
     store = client(mlflow_places.tracking_uri)
     page = store.get_model_version("lm", str(found.version)).description
     assert page == "# How good it is"
-    assert store.get_run(run.run_id).info.run_name == f"lm version {found.version}"
+    kept = store.get_run(run.run_id)
+    assert kept.info.run_name == f"lm version {found.version}"
+    assert kept.data.metrics == REPORT.metrics
+
+
+def test_the_logged_model_has_the_metrics_and_the_parameters_of_its_run(
+    mlflow_places: Installation, exported: Exported, run: TrackedRun
+) -> None:
+    run.log_params({"model": {"family": "causal_lm"}})
+    run.log_metrics({"train_loss": 3.0}, step=1)
+    registered(mlflow_places, exported, run)
+    store = client(mlflow_places.tracking_uri)
+    outputs = store.get_run(run.run_id).outputs
+    assert outputs is not None
+    (model,) = (store.get_logged_model(each.model_id) for each in outputs.model_outputs)
+    assert {each.key: each.value for each in model.metrics or ()} == REPORT.metrics
+    assert model.params == {"model.family": "causal_lm"}
+    assert model.status.name == "READY"
+
+
+def test_a_model_that_cannot_be_written_is_a_failed_one_and_no_version(
+    mlflow_places: Installation, exported: Exported, run: TrackedRun
+) -> None:
+    lost = replace(exported, files={"openvino_model.xml": Path("/nowhere.xml")})
+    store = client(mlflow_places.tracking_uri)
+    before = len(store.search_model_versions("name='lm'"))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        registered(mlflow_places, lost, run)
+    outputs = store.get_run(run.run_id).outputs
+    assert outputs is not None
+    (model,) = (store.get_logged_model(each.model_id) for each in outputs.model_outputs)
+    assert model.status.name == "FAILED"
+    assert len(store.search_model_versions("name='lm'")) == before
 
 
 def test_what_is_registered_is_what_was_exported(

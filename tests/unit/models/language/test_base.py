@@ -20,7 +20,7 @@ from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.signing import SigningKeys, Trust
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion
-from millrace.tasks.kinds.language.language_files import log_language_model
+from millrace.tasks.kinds.language.language_files import save_language_model
 
 FILES = {"config.json": "{}", "model.safetensors": "weights", "adapter/adapter_config.json": "{}"}
 
@@ -41,7 +41,7 @@ class Registered:
         files = {"openvino_model.xml": self.folder / "openvino_model.xml"}
         extra = {each: self.folder / each for each in kind.evidence_files}
         tags = {CHECKPOINT_TAG: checkpoint_digest(self.checkpoint)} if tags is None else tags
-        return self.registry.register(self.run, name, kind, files, extra, tags, log_language_model)
+        return self.registry.register(self.run, name, kind, files, extra, tags, save_language_model)
 
     @property
     def checkpoint(self) -> Path:
