@@ -21,7 +21,7 @@ from millrace.models.common.installation import Installation
 ROUNDS = 3
 ROWS = 20_000
 WORK = ("ingest_dataset", "prepare_training", "train_on_ray", "export_candidates")
-STEPS = (*WORK, "log_evidence", "register_version", "promote_version")
+STEPS = (*WORK, "register_version", "promote_version")
 FILE = """
 name: bench
 dataset:

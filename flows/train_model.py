@@ -30,7 +30,7 @@ from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
-from millrace.tasks.register import log_evidence, promote_version, register_version
+from millrace.tasks.register import promote_version, register_version
 from millrace.tasks.reports.drawing import Drawing, drawing_process
 from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_inputs import inputs_of_failed, log_inputs_beside
@@ -161,8 +161,6 @@ def _train_and_register(
         report = steps_of(kind).report(pipeline, snapshot, trained, exported)
         drawing.add(report.figures)
         with report_while("registering the model"):
-            await_mlflow(uri)
-            log_evidence(exported, report, run)
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

@@ -31,15 +31,6 @@ from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
 
 
-@step(timeout_seconds=300)
-def log_evidence(exported: Exported, report: KindReport, run: TrackedRun) -> None:
-    """Log the certificate, the texts of the report and the files to reproduce the candidates."""
-    texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
-    run.log_report(texts, {})
-    for file in (*exported.export.reproduction(), *report.files):
-        run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
-
-
 @step(timeout_seconds=900)
 def register_version(
     kind: ModelKind,
@@ -50,12 +41,13 @@ def register_version(
     report: KindReport,
     run: TrackedRun,
 ) -> ModelVersion:
-    """Register the chosen candidate with its evidence."""
+    """Log the evidence of a run, and register the chosen candidate with it."""
     certificate, chosen = exported.certificate, exported.chosen
     if chosen.stage is None:
         raise WorkError(
             f"the variant {chosen.name} was chosen, but was not measured", seen=chosen.reason
         )
+    log_evidence(exported, report, run)
     tags = {
         "millrace.candidate": chosen.name,
         CERTIFICATE_TAG: PASSED if certificate.passed else f"{FAILED}{chosen.reason}",
@@ -77,6 +69,14 @@ def register_version(
     run.rename(f"{version.model} version {version.version}")
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
     return version
+
+
+def log_evidence(exported: Exported, report: KindReport, run: TrackedRun) -> None:
+    """Log the certificate, the texts of the report and the files to reproduce the candidates."""
+    texts = {"certificate.json": exported.certificate.to_json(), **report.texts}
+    run.log_report(texts, {})
+    for file in (*exported.export.reproduction(), *report.files):
+        run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
 
 
 @step(timeout_seconds=4 * 3600)

@@ -135,7 +135,8 @@ class Registry:
             signed = self.sign(_version_of(made, ()))
             if logged.tags.get(CERTIFICATE_TAG) == PASSED:
                 keep(signed, self.cache)
-        _delete_repeated(store, made)
+        if sends_requests(self.tracking_uri):
+            _delete_repeated(store, made)
         return signed
 
     def sign(self, version: ModelVersion) -> ModelVersion:
@@ -337,6 +338,11 @@ def _of_registered_model(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     return create()
+
+
+def sends_requests(tracking_uri: str) -> bool:
+    """Return whether MLflow's client sends requests, and not statements to a database."""
+    return tracking_uri.startswith("http")
 
 
 def _delete_repeated(store: Any, made: "MlflowVersion") -> None:

@@ -17,6 +17,7 @@ from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
 from millrace.models.inference.features import Encoding, Feature
+from millrace.models.registry import mlflow_registry
 from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.signing import SigningKeys, Trust, trust_of
@@ -259,6 +260,7 @@ def test_a_version_that_was_made_twice_is_there_once(
         return create(*given, **named)
 
     monkeypatch.setattr(MlflowClient, "create_model_version", sent_twice)
+    monkeypatch.setattr(mlflow_registry, "sends_requests", lambda _uri: True)
     made = register(mlflow_places, run, evidence, "unheard")
     store = client(mlflow_places.tracking_uri)
     assert made.version == 2

@@ -113,7 +113,7 @@ class Run:
 def logged(exported: Exported, report: KindReport = REPORT) -> Run:
     """Return the run that `log_evidence` has written to."""
     run: Any = Run()
-    log_evidence.fn(exported, report, run)
+    log_evidence(exported, report, run)
     return run  # type: ignore[no-any-return]
 
 
