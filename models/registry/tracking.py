@@ -18,6 +18,7 @@ from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.common.slow_step import report_while
 from millrace.models.registry.artifact_store import require_own
+from millrace.models.registry.mlflow_client import client_type
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
@@ -133,10 +134,9 @@ class TrackedRun:
 
 def client(tracking_uri: str) -> "MlflowClient":
     """Return a client for MLflow's tracking and registry at one address."""
-    from mlflow import MlflowClient
-
+    made = client_type()
     _quiet()
-    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    return made(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
 def check_reachable(tracking_uri: str) -> None:

@@ -475,3 +475,36 @@ def test_an_mlflow_that_is_not_there_is_told_at_once(
 ) -> None:
     with pytest.raises(TransientError, match="MLflow cannot be reached"):
         ask(Registry("http://127.0.0.1:9", tmp_path, Trust(SigningKeys(tmp_path))))
+
+
+def test_a_name_is_looked_up_once_whatever_is_tagged(
+    mlflow_places: Installation,
+    run: TrackedRun,
+    evidence: dict[str, Path],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mlflow import MlflowClient
+
+    made = register(mlflow_places, run, evidence, "tagged")
+    asked: list[str] = []
+    look_up = MlflowClient.get_registered_model
+
+    def counted(self: MlflowClient, name: str) -> Any:
+        asked.append(name)
+        return look_up(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_registered_model", counted)
+    registry.set_tags(made, {"a": 1, "b": 2})
+    registry.set_alias(made, "challenger")
+    assert asked == []
+    assert registry.by_alias("tagged", "challenger") is not None
+
+
+def test_the_name_of_a_prompt_is_refused(mlflow_places: Installation) -> None:
+    from mlflow.exceptions import MlflowException
+
+    store = client(mlflow_places.tracking_uri)
+    store.register_prompt("greeting", "Hello {{name}}")
+    with pytest.raises(MlflowException, match="greeting"):
+        store.set_model_version_tag("greeting", "1", "a", "b")
