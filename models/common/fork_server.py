@@ -27,7 +27,6 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 FDS = 3
@@ -253,8 +252,8 @@ def end_with_parent() -> None:
 def listen(path: str) -> socket.socket:
     """Return a socket for clients, which only this user may connect to."""
     listener = socket.socket(socket.AF_UNIX)
+    os.fchmod(listener.fileno(), 0o600)  # Linux gives the mode to the path, at once
     listener.bind(path)
-    Path(path).chmod(0o600)
     listener.listen()
     return listener
 
