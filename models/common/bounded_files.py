@@ -68,7 +68,7 @@ def bounded_yaml(text: str, loader: type[yaml.CSafeLoader] = yaml.CSafeLoader) -
     check_yaml(text)
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
-    except (RecursionError, OverflowError, AttributeError, TypeError, KeyError) as error:
+    except (RecursionError, OverflowError, AttributeError, TypeError, LookupError) as error:
         raise ValueError(f"a value cannot be read: {type(error).__name__}") from error
 
 

@@ -11,6 +11,9 @@ from millrace.models.common.arrays import Array
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NAME_LENGTH = 32
+"""Characters of a class that are written."""
+
 
 def learning_curves(
     history: Sequence[dict[str, float]], metric: str, unit: str = "epoch"
@@ -74,8 +77,12 @@ def confusion_matrix(
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true", title=f"test split, {len(target):,} rows")
     if size <= 20:
-        axes.set_xticks(range(size), [str(label) for label in labels], rotation=45, ha="right")
-        axes.set_yticks(range(size), [str(label) for label in labels])
+        names: dict[str, Any] = {
+            "labels": [_shortened(str(label)) for label in labels],
+            "parse_math": False,  # or a $ would begin a formula
+        }
+        axes.set_xticks(range(size), **names, rotation=45, ha="right")
+        axes.set_yticks(range(size), **names)
         for row, column in zip(*np.nonzero(counts), strict=True):
             color = "white" if shares[row, column] > 0.5 else "black"
             count = axes.text(column, row, counts[row, column], color=color)
@@ -83,6 +90,11 @@ def confusion_matrix(
     else:
         figure.colorbar(image, label="share of the class")
     return figure
+
+
+def _shortened(name: str) -> str:
+    """Return a name without its middle if it is so long that the axes would have no room."""
+    return name if len(name) <= NAME_LENGTH else f"{name[:15]}…{name[16 - NAME_LENGTH :]}"
 
 
 def predicted_against_true(predicted: Array, target: Array) -> "Figure":
@@ -148,12 +160,13 @@ def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> 
         area = 60 + 500 * variant.size_bytes / largest
         axes.scatter(variant.cost_ms, variant.metric, s=area, **style)
         size = f"{variant.size_bytes / 1024:,.0f} KiB"
-        label = f"{variant.name.removeprefix('onnx-')}{' ← chosen' * variant.chosen}\n{size}"
+        label = f"{variant.name.removeprefix('onnx-')}\n{size}{', chosen' * variant.chosen}"
         axes.scatter(
             [], [], s=60, label=label, **style
         )  # all markers in the legend have the same size
     axes.set(xlabel=f"{cost}, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
-    figure.legend(loc="upper left", bbox_to_anchor=(0.74, 0.95), frameon=False, fontsize=9)
+    place, points = (0.74, 0.95), min(9.0, 108 / len(variants))  # 12 variants fit with 9
+    figure.legend(loc="upper left", bbox_to_anchor=place, frameon=False, fontsize=points)
     return figure

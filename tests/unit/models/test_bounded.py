@@ -121,6 +121,12 @@ def test_what_unpacks_to_too_much_or_is_no_array_is_refused(
         bounded_arrays(tmp_path / "d.npz")
 
 
+@pytest.mark.parametrize("text", ["a: !!int ''", "!!int '-'", "!!float _"])
+def test_a_tagged_number_without_digits_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        bounded_yaml(text)
+
+
 def test_good_arrays_are_read(tmp_path: Path) -> None:
     text = np.array('["a"]')
     np.savez(tmp_path / "golden.npz", features=np.eye(3, dtype=np.float32), text=text)
