@@ -102,6 +102,8 @@ def preferences() -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         # gRPC's fork handlers can hang the child that Ray forks while a client is open.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
+        # At SIGTERM Ray would wait half a minute, for the sake of Ray Serve.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # A worker's report waits for the controller's next poll. With the default of 2 s, an epoch
         # of a small model would take 2 s.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",

@@ -14,11 +14,21 @@ def interruptible() -> Iterator[None]:
 
     Ray Train installs a SIGINT handler: it stops the workers in order, calls `sys.exit(0)`, and
     stays installed. If the run has just ended, the handler does nothing at all.
+
+    A SIGTERM ends the block in the same way, and is then left to the handler that was there before.
+    Ray waits in C, and drops what such a handler raises meanwhile.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    terminated: list[int] = []
+
+    def terminate(signum: int, _frame: FrameType | None) -> None:
+        terminated.append(signum)
+        signal.raise_signal(signal.SIGINT)
+
     before = signal.getsignal(signal.SIGINT)
+    before_term = signal.signal(signal.SIGTERM, terminate)
     writer, reader = socket.socketpair()
     writer.setblocking(False)
     reader.setblocking(False)
@@ -30,7 +40,10 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(fd)
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, before_term or signal.SIG_DFL)
         with writer, reader, suppress(BlockingIOError):
+            if terminated:
+                signal.raise_signal(signal.SIGTERM)
             if signal.SIGINT in reader.recv(4096):
                 raise KeyboardInterrupt
 

@@ -23,6 +23,11 @@ def ctrl_c(handler: Callable[[int, FrameType | None], None]) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def sigterm(handler: Callable[[int, FrameType | None], None]) -> None:
+    signal.signal(signal.SIGINT, handler)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def ctrl_c_of_a_group() -> None:
     ctrl_c(nothing)
     raise RuntimeError  # for the workers had it too
@@ -36,6 +41,25 @@ def test_ctrl_c_ends_the_block_whatever_its_handler_makes_of_it(
     with pytest.raises(KeyboardInterrupt), interruptible():
         ctrl_c(handler)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("handler", [nothing, end, signal.default_int_handler])
+def test_a_sigterm_ends_the_block_and_then_its_own_handler_runs(
+    handler: Callable[[int, FrameType | None], None],
+) -> None:
+    class Terminated(BaseException):
+        pass
+
+    def terminate(_signum: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(Terminated), interruptible():
+            sigterm(handler)
+        assert signal.getsignal(signal.SIGTERM) is terminate
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_fault_of_workers_that_had_the_ctrl_c_too_is_none() -> None:
