@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C while Ray occupies the main thread."""
+"""Handling of Ctrl-C and SIGTERM while Ray occupies the main thread."""
 
 import signal
 import socket

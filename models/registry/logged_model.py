@@ -1,7 +1,7 @@
 """Logs a model's files and evidence to an MLflow run, as a logged model.
 
-The steps are those of MLflow's `Model.log`, which copies the metrics of the run to the model with
-one request for each, and of a training those of the first epoch.
+The steps are those of MLflow's `Model.log`. It is not called, because it sends a request for each
+metric of the run, and copies to the model those of the first epoch.
 """
 
 import tempfile
