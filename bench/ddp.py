@@ -49,7 +49,7 @@ class PlainJob:
 @contextmanager
 def run_training(plain: PlainJob) -> Iterator[None]:
     """Train for all epochs while the block runs, and wait for the end of both."""
-    workers = plain.job.training.num_workers
+    workers = plain.job.training.workers
     with tempfile.TemporaryDirectory() as folder:
         arguments = (workers, f"file://{folder}/meeting", plain)
         processes = spawn(  # type: ignore[no-untyped-call]
@@ -135,6 +135,6 @@ def _load_share(plain: PlainJob, split: str, rank: int) -> Rows:
     batches = list(scan(plain.snapshot, split, columns=columns))  # type: ignore[arg-type]
     features = np.concatenate([encoding.encode(batch) for batch in batches])
     target = np.concatenate([encoding.encode_target(batch) for batch in batches])
-    workers = plain.job.training.num_workers
+    workers = plain.job.training.workers
     share = slice(rank * (len(target) // workers), (rank + 1) * (len(target) // workers))
     return torch.from_numpy(features[share]), torch.from_numpy(target[share])

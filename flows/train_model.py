@@ -111,7 +111,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
     warm = chosen.warm_ray()
     if warm is not None:
-        warm.prepare(pipeline.training.num_workers)
+        warm.prepare(pipeline.training.workers)
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, installation)
     with (

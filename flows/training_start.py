@@ -25,7 +25,7 @@ from millrace.tasks.kinds.steps import steps_of
 def connect_for_training(chosen: Settings, pipeline: Pipeline) -> Iterator[None]:
     """Connect to Ray while the block runs, as `connect_to_ray` does, for a training."""
     with connect_to_ray(
-        *(chosen.ray_address, pipeline.training.num_workers, chosen.warm_ray()),
+        *(chosen.ray_address, pipeline.training.workers, chosen.warm_ray()),
         *(TRAINING_IMPORTS, OF_RAY_TRAIN),
     ):
         yield

@@ -79,7 +79,7 @@ def prepare(
 
 def begin_training_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:
     """Begin to start the Ray that a training will use."""
-    _begin_ray(chosen, pipeline.training.num_workers, TRAINING_IMPORTS)
+    _begin_ray(chosen, pipeline.training.workers, TRAINING_IMPORTS)
 
 
 def begin_batch_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:

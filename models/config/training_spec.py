@@ -73,7 +73,7 @@ class ModelSpec(Spec):
         return value
 
 
-DEFAULT_BATCH, DEFAULT_RATE = 64, 3e-3
+DEFAULT_WORKERS, DEFAULT_BATCH, DEFAULT_RATE = 2, 64, 3e-3
 
 
 class TrainingSpec(Spec):
@@ -104,7 +104,12 @@ class TrainingSpec(Spec):
     max_grad_norm: float | None = Field(
         None, gt=0, description="Norm above which gradients are scaled down; null: no limit."
     )
-    num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
+    num_workers: int | None = Field(
+        None,
+        ge=1,
+        description="Ray Train workers, one process each; null: one for each GPU, or 2 if there is "
+        "none.",
+    )
     seed: int = Field(
         0, ge=0, description="Seed of the initial weights and of the order of the rows."
     )
@@ -162,6 +167,11 @@ class TrainingSpec(Spec):
         "on the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. When left out: the "
         "teacher, if there is one.",
     )
+
+    @property
+    def workers(self) -> int:
+        """Ray Train workers, where there is no GPU."""
+        return self.num_workers or DEFAULT_WORKERS
 
     @property
     def batch_rows(self) -> int:

@@ -43,7 +43,7 @@ class NetworkJob(NetworkRecipe, TableJob):
     @property
     def num_workers(self) -> int:
         """Number of Ray Train workers."""
-        return self.training.num_workers
+        return self.training.workers
 
     @property
     def max_failures(self) -> int:

@@ -19,6 +19,7 @@ from millrace.models.training.event_log import Reported, Resumed, TrainEvent, Wo
 from millrace.models.training.lean_trainer import lean
 from millrace.models.training.train_events import events_of_workers
 from millrace.models.training.train_job import TrainJob, Write
+from millrace.models.training.workers import scaling_config
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def fit(
         trainer = lean(job.trainer())(
             train_worker,
             train_loop_config={"job": job},
-            scaling_config=_scaling(job.num_workers),
+            scaling_config=scaling_config(job.num_workers),
             run_config=ray.train.RunConfig(
                 name=name,
                 storage_path=str(storage),
@@ -117,12 +118,6 @@ def _report(metrics: dict[str, Any], write: Write | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
-
-
-def _scaling(workers: int) -> ray.train.ScalingConfig:
-    resources: dict[str, float] = dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
-    gpus = int(resources.get("GPU", 0)) if torch.cuda.is_available() else 0
-    return ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus >= workers)
 
 
 class History:

@@ -74,7 +74,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     with pytest.MonkeyPatch.context() as patch:
         # As a run has it: a report waits until Ray Train's controller looks.
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        with connect_to_ray("local", pipeline.training.num_workers):
+        with connect_to_ray("local", pipeline.training.workers):
             yield fit(job, home / "training", "dying", lambda _: None)
 
 

@@ -47,7 +47,7 @@ def prepare_trees(
             hint="leave the column out of dataset.features, or set model.family: text_classifier",
         )
     rows = snapshots.count_rows(snapshot, "train", shares)
-    require_rows(pipeline, snapshot, rows)
+    require_rows(pipeline, snapshot, rows, spec.workers)
     encoding = fit_rows(pipeline, snapshot)
     answers_of(encoding)  # refuses a target with one class
     params = params_of(pipeline.model.params, encoding)
@@ -56,7 +56,7 @@ def prepare_trees(
         encoding=encoding,
         train_rows=rows,
         params=params,
-        workers=spec.num_workers,
+        workers=spec.workers,
         failures=spec.max_failures,
         seed=spec.seed,
     )

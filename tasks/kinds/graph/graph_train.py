@@ -50,10 +50,11 @@ def prepare_network(
     from millrace.models.training.network_job import NetworkJob
     from millrace.models.training.network_learner import leaves_parameters_unused
     from millrace.models.training.table_job import Table
+    from millrace.models.training.workers import choose_workers
 
-    spec, shares = pipeline.training, pipeline.dataset.split
+    spec, shares = choose_workers(pipeline.training), pipeline.dataset.split
     rows = snapshots.count_rows(snapshot, "train", shares)
-    require_rows(pipeline, snapshot, rows)
+    require_rows(pipeline, snapshot, rows, spec.workers)
     encoding = fit_rows(pipeline, snapshot, _tokenizer(pipeline, snapshot))
     network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
     require_compressible(spec, network, encoding.input)
@@ -66,7 +67,7 @@ def prepare_network(
     if teacher is not None:
         log.info("train: distillation from the teacher %s", teacher.name)
     if spec.batch_size is None:
-        size = choose_batch_size(rows // spec.num_workers, encoding.input.blank(1).nbytes)
+        size = choose_batch_size(rows // spec.workers, encoding.input.blank(1).nbytes)
         rate = spec.learning_rate or choose_learning_rate(size)
         spec = spec.model_copy(update={"batch_size": size, "learning_rate": rate})
     job = NetworkJob(
@@ -81,7 +82,11 @@ def prepare_network(
         weights=WEIGHTS,
         artifact="weights",
         tags={} if teacher is None else {"millrace.teacher": teacher.name},
-        chosen={"batch_size": spec.batch_rows, "learning_rate": spec.peak_rate},
+        chosen={
+            "batch_size": spec.batch_rows,
+            "learning_rate": spec.peak_rate,
+            "num_workers": spec.workers,
+        },
     )
 
 
@@ -107,13 +112,15 @@ def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenize
     return load_tokenizer(pipeline.model, pipeline.folder, texts)
 
 
-def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:
+def require_rows(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int, workers: int
+) -> None:
     """Refuse a snapshot whose splits are too small for training and evaluation.
 
     Raises:
         InputError: a split has too few rows.
     """
-    shares, workers = pipeline.dataset.split, pipeline.training.num_workers
+    shares = pipeline.dataset.split
     least = {"train": 2 * workers, "validation": 1, "test": 1}
     found = {
         "train": train_rows,

@@ -64,6 +64,7 @@ def prepare_decoder(
         TransientError: MLflow or its artifact store does not answer.
     """
     from millrace.models.language.decoder_loop import EXPORTED, LanguageJob
+    from millrace.models.training.workers import choose_workers
 
     based = fetch_base(pipeline, installation)
     tokens = make_tokens(based, installation, snapshot)
@@ -73,7 +74,7 @@ def prepare_decoder(
     tokenizer.write(files)
     job = LanguageJob(
         decoder=decoder_of(based, tokenizer),
-        recipe=recipe_of(pipeline.training),
+        recipe=recipe_of(choose_workers(pipeline.training)),
         train=sequences_of(tokens, "train", installation),
         validation=sequences_of(tokens, "validation", installation),
         tokenizer=files,
@@ -223,7 +224,7 @@ def recipe_of(spec: TrainingSpec) -> Recipe:
         precision=spec.precision,
         checkpoint_steps=spec.checkpoint_steps,
         log_steps=spec.log_steps,
-        num_workers=spec.num_workers,
+        num_workers=spec.workers,
         seed=spec.seed,
         max_failures=spec.max_failures,
     )
