@@ -24,7 +24,7 @@ SIGNATURE = Signature(
     (TensorSpec("x", TensorProto.FLOAT, (-1, 4)),), (TensorSpec("y", TensorProto.FLOAT, (-1, 3)),)
 )
 BACKEND = Path("serving/triton/backends/onnxruntime")
-CUDA = [("CUDAExecutionProvider", {"device_id": 1}), "CPUExecutionProvider"]
+CUDA = [("CUDAExecutionProvider", {"device_id": 1, "use_tf32": "0"}), "CPUExecutionProvider"]
 
 
 def config_of(accelerator: Any = None) -> dict[str, Any]:
@@ -157,10 +157,15 @@ def test_a_gpu_instance_without_cuda_is_refused(backend: ModuleType) -> None:
 def test_a_session_that_goes_on_without_tensorrt_is_refused(backend: ModuleType) -> None:
     config, cuda = config_of("tensorrt"), ["CUDAExecutionProvider", "CPUExecutionProvider"]
     with pytest.raises(Refused, match="cannot load TensorRT"):
-        backend.check_tensorrt("GPU", config, cuda)
-    backend.check_tensorrt("GPU", config, ["TensorrtExecutionProvider", *cuda])
-    backend.check_tensorrt("GPU", config_of(), cuda)
-    backend.check_tensorrt("CPU", config, ["CPUExecutionProvider"])
+        backend.check_loaded("GPU", config, cuda)
+    backend.check_loaded("GPU", config, ["TensorrtExecutionProvider", *cuda])
+    backend.check_loaded("GPU", config_of(), cuda)
+    backend.check_loaded("CPU", config, ["CPUExecutionProvider"])
+
+
+def test_a_gpu_instance_that_goes_on_without_cuda_is_refused(backend: ModuleType) -> None:
+    with pytest.raises(Refused, match="cannot load CUDA"):
+        backend.check_loaded("GPU", config_of(), ["CPUExecutionProvider"])
 
 
 def test_a_model_of_text_is_refused_with_an_accelerator() -> None:

@@ -59,7 +59,7 @@ class TritonPythonModel:
                 args["model_instance_kind"], args["model_instance_device_id"], config
             ),
         )
-        check_tensorrt(args["model_instance_kind"], config, self.session.get_providers())
+        check_loaded(args["model_instance_kind"], config, self.session.get_providers())
         self.text_inputs = {
             node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
         }
@@ -206,8 +206,14 @@ def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
             "instance_group is KIND_GPU but this onnxruntime has no CUDAExecutionProvider: "
             "install onnxruntime-gpu in the environment of Triton, or serve on KIND_CPU"
         )
+    # CUDA and cuDNN of the wheels `nvidia-…`, which the loader does not find by itself.
+    ort.preload_dlls()
     place = {"device_id": int(device)}
-    cuda: list[Any] = [("CUDAExecutionProvider", place), "CPUExecutionProvider"]
+    # By default float32 is multiplied with the 10 bits of TF32, and answers differ by 5e-4.
+    cuda: list[Any] = [
+        ("CUDAExecutionProvider", {**place, "use_tf32": "0"}),
+        "CPUExecutionProvider",
+    ]
     if options is None:
         return cuda
     with suppress(ImportError):
@@ -223,10 +229,16 @@ def read_accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
         raise pb_utils.TritonModelException(str(error)) from error
 
 
-def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) -> None:
-    """Raise an error if TensorRT was requested but not loaded, which ONNX Runtime would ignore."""
-    is_wanted = kind == "GPU" and read_accelerator(config) is not None
-    if is_wanted and "TensorrtExecutionProvider" not in loaded:
+def check_loaded(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) -> None:
+    """Raise an error if CUDA or TensorRT was not loaded; ONNX Runtime would use the CPU."""
+    if kind != "GPU":
+        return
+    if "CUDAExecutionProvider" not in loaded:
+        raise pb_utils.TritonModelException(
+            "ONNX Runtime cannot load CUDA: install onnxruntime-gpu[cuda,cudnn], of the version of "
+            "CUDA that the driver supports, or serve on KIND_CPU"
+        )
+    if read_accelerator(config) is not None and "TensorrtExecutionProvider" not in loaded:
         raise pb_utils.TritonModelException(
             "ONNX Runtime cannot load TensorRT: install TensorRT of the version that "
             "onnxruntime-gpu was built with, or serve without serving.accelerator"
