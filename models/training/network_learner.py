@@ -24,6 +24,12 @@ from millrace.models.training.checkpoint import TrainState, load_progress, load_
 from millrace.models.training.compression.compression import Compression
 from millrace.models.training.compression.distillation import Teacher, Tutor
 
+WARM_UP = 0.1 + 1e-9
+"""Share of the steps with a rising learning rate.
+
+With 0.1 and ten steps, the phase has length 0, by which torch 2.13 divides.
+"""
+
 
 @dataclass(frozen=True)
 class NetworkRecipe:
@@ -72,12 +78,12 @@ class NetworkLearner:
         )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-recipe.train_rows // (spec.batch_rows * world_size))
-        # Warm-up over 10% of the steps, cosine to zero: Smith & Topin 2018, "Super-Convergence".
+        # Warm-up, then cosine to zero: Smith & Topin 2018, "Super-Convergence".
         self.schedule = OneCycleLR(
             self.optimizer,
             max_lr=spec.peak_rate,
             total_steps=steps * spec.epochs + 1,
-            pct_start=0.1,
+            pct_start=WARM_UP,
         )
         self.dtype = autocast_type(spec.precision, device)
         # fp16 gradients underflow without scaling; bf16 and fp32 have the range.

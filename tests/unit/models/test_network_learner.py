@@ -1,10 +1,12 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from millrace.models.families.network import Network
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.training.network_learner import (
+    WARM_UP,
     has_changing_buffers,
     leaves_parameters_unused,
 )
@@ -50,3 +52,13 @@ def test_ddp_sends_buffers_only_if_a_step_can_change_one() -> None:
     assert not has_changing_buffers(Network(NUMBERS, nn.Linear(2, 1)))
     normed = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     assert has_changing_buffers(Network(NUMBERS, normed))
+
+
+@pytest.mark.parametrize("steps", range(1, 40))
+def test_the_schedule_of_any_number_of_steps_can_be_followed(steps: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    schedule = OneCycleLR(optimizer, max_lr=1.0, total_steps=steps + 1, pct_start=WARM_UP)
+    for _ in range(steps):
+        optimizer.step()
+        schedule.step()
+    assert schedule.get_last_lr()[0] < 0.01
