@@ -87,7 +87,9 @@ class File:
         if not self.local:
             return SourceFile(self.path, self.size, self.modified)
         is_old = self.modified is not None and time.time_ns() - self.modified > RECENT_NS
-        return SourceFile(self.path, self.size, self.modified if is_old else None, self.sha256())
+        digest = self.sha256()
+        self.require_unchanged()  # or the digest would be of other content than the rows
+        return SourceFile(self.path, self.size, self.modified if is_old else None, digest)
 
     def sha256(self) -> str:
         """Return the digest of a local file's content."""

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -366,3 +367,21 @@ def test_cells_between_semicolons_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x;y\n1;2\n")
     with pytest.raises(InputError, match="seem to be separated by ';'"):
         read("a.csv", tmp_path, target="y")
+
+
+def test_a_file_that_changes_while_its_digest_is_taken_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the manifest had the digest of other content than the rows, and kept them for ever."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n1,no\n")
+    (file,) = find_files.find_files("a.csv", tmp_path)
+
+    def overwrite(_: object) -> str:
+        path.write_text("a,y\n2,no\n")
+        os.utime(path, ns=(1, 1))
+        return "digest"
+
+    monkeypatch.setattr(find_files.File, "sha256", overwrite)
+    with pytest.raises(TransientError, match="changed while it was read"):
+        file.described()
