@@ -20,7 +20,8 @@ Mask = npt.NDArray[np.bool_]
 NULL_WORDS = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
 TRUE_WORDS = ("true", "1", "yes", "t", "y")
 FALSE_WORDS = ("false", "0", "no", "f", "n")
-INTEGER = r"^[+-]?[0-9]{1,18}$"
+DIGITS = r"^[+-]?[0-9]+$"
+INTEGER = r"^[+-]?([0-9]{1,18}|[1-8][0-9]{18}|9[01][0-9]{17}|92[01][0-9]{16}|922[0-2][0-9]{15})$"
 """Text that is a whole number and certainly fits 64 bits."""
 
 _NUMBER = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|Inf|INF|Infinity))$"
@@ -83,7 +84,10 @@ def _text_to_int(array: pa.Array) -> Cast:
         return _all_parsed(array.cast(pa.int64()))
     except pa.ArrowInvalid:
         whole = _parse(array, INTEGER, pa.int64())
-    number = _numbers_to_int(_parse(array, _NUMBER, pa.float64()).values)  # "3.0" is an integer too
+    # "3.0" is an integer too; a float64 would change the last digits of a long whole number.
+    digits = pc.match_substring_regex(pc.utf8_trim_whitespace(array), DIGITS)
+    others = pc.if_else(digits, pa.scalar(None, pa.string()), array)
+    number = _numbers_to_int(_parse(others, _NUMBER, pa.float64()).values)
     values = pc.coalesce(whole.values, number.values)
     return Cast(values, whole.unparsable & mask(pc.is_null(values)))
 

@@ -33,7 +33,7 @@ def sample_column(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
     parts = [plain(part) for part in parts if not pa.types.is_null(part.type)]
     if not parts:
         return pa.nulls(0)
-    if any(field.metadata == TEXT for field in _fields(name, sample)):
+    if is_open_text(name, sample):
         return _read_text(_concatenate(parts, "string"))
     if len({part.type for part in parts}) == 1:
         return pa.concat_arrays(parts)
@@ -67,6 +67,22 @@ def _read_text(text: pa.Array) -> pa.Array:
     if len(words) and pc.all(pc.is_in(words, pa.array(["true", "false"]))).as_py():
         return cast(text, Column("", "bool")).values
     return text
+
+
+def is_open_text(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
+    """Return whether the source has the column as text, whose type is to be inferred."""
+    return any(field.metadata == TEXT for field in _fields(name, sample))
+
+
+def leading_zero(name: str, sample: Sequence[pa.RecordBatch]) -> str | None:
+    """Return a whole number of such a column that begins with a zero; None if there is none."""
+    for batch in sample if is_open_text(name, sample) else ():
+        if name in batch.schema.names:
+            text = plain(batch.column(name))
+            found = text.filter(pc.match_substring_regex(text, r"^0[0-9]+$"))
+            if len(found):
+                return str(found[0])
+    return None
 
 
 def seen_type(array: pa.Array) -> str | None:

@@ -19,6 +19,8 @@ from millrace.models.data.column_sample import (
     has_chats,
     is_bool_text,
     is_date,
+    is_open_text,
+    leading_zero,
     sample_column,
     seen_type,
     vector_width,
@@ -246,6 +248,8 @@ def _infer_column(
         return Column(name, "category", values=_value_type(declared.categories))
     if type_ is None and role.target and role.continued and has_chats(name, sample):
         type_ = "messages"
+    if type_ is None and role.key and not role.feature and is_open_text(name, sample):
+        type_ = "string"  # as numbers, the keys 007 and 7 would be one
     if type_ is not None and type_ in TEXTS:
         return Column(name, type_)
     return _infer_from_values(name, type_, role, sample)
@@ -269,11 +273,21 @@ def _infer_from_values(
         type_ = _type_of_whole_numbers(name, array)
     if type_ is None:
         type_ = _type_in_role(seen or "float", role)
+        _warn_of_zeros(name, type_, sample)
     if type_ == "category":
         return Column(name, "category", values=_category_values(name, seen))
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
     return Column(name, type_)
+
+
+def _warn_of_zeros(name: str, type_: ColumnType, sample: Sequence[pa.RecordBatch]) -> None:
+    if type_ in ("int", "float") and (zero := leading_zero(name, sample)):
+        log.warning(
+            "%s is read as numbers, without the zeros at the beginning of values such as %s; if "
+            "these are codes, declare in dataset.columns: {%s: {type: category}}",
+            *(name, zero, name),
+        )
 
 
 def _type_of_whole_numbers(name: str, array: pa.Array) -> ColumnType:

@@ -77,7 +77,44 @@ def test_rows_come_back_in_the_order_of_the_source(tmp_path: Path, run: Ingest) 
         (tmp_path / f"r{number:02}.csv").write_text("\n".join(["id,x,y", *lines]))
     snapshot = run("r*.csv", key=["id"])
     found = [row for batch in snapshots.scan(snapshot) for row in batch["id"].to_pylist()]
-    assert found == list(range(2000))
+    assert found == [str(row) for row in range(2000)]
+
+
+def test_a_key_of_a_csv_file_is_kept_as_it_is_written(tmp_path: Path, run: Ingest) -> None:
+    """As a number, 012 and 12 were one key, and 19 digits lost the last ones."""
+    keys = ["12", "012", "0012", *(str(1790000000000014858 + number) for number in range(40))]
+    lines = [f"{key},0{number},{'ab'[number % 2]}" for number, key in enumerate(keys)]
+    (tmp_path / "r.csv").write_text("\n".join(["id,x,y", *lines]))
+    snapshot = run(key=["id"])
+    assert sorted(
+        key for batch in snapshots.scan(snapshot) for key in batch["_key"].to_pylist()
+    ) == sorted(keys)
+    assert not snapshot.repeated_keys
+    assert run(key=["id"], columns={"id": {"type": "int"}}).repeated_keys == 2
+
+
+def test_numbers_that_begin_with_zeros_are_warned_of(
+    tmp_path: Path, run: Ingest, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"{number},{number:05},{'ab'[number % 2]}" for number in range(40)]
+    (tmp_path / "r.csv").write_text("\n".join(["id,zip,y", *lines]))
+    with caplog.at_level("WARNING"):
+        run(key=["id"])
+    assert "zip is read as numbers" in caplog.text
+    assert "id is read" not in caplog.text
+    caplog.clear()
+    run(key=["id"], columns={"zip": {"type": "category"}})
+    assert "is read as numbers" not in caplog.text
+
+
+def test_whole_numbers_of_19_digits_are_exact_beside_nulls(tmp_path: Path, run: Ingest) -> None:
+    numbers = [1790000000000014858 + number for number in range(40)]
+    lines = [f"{n},{number},{'ab'[n % 2]}" for n, number in enumerate(numbers)]
+    (tmp_path / "r.csv").write_text("\n".join(["id,x,y", *lines, "40,NA,a", f"41,{10**19},b"]))
+    snapshot = run(key=["id"], columns={"x": {"type": "int", "nullable": True}})
+    found = [row for batch in snapshots.scan(snapshot) for row in batch["x"].to_pylist()]
+    assert found == [*numbers, None]
+    assert snapshot.quarantined == 1
 
 
 def test_the_same_input_twice_makes_no_version(
