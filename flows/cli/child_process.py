@@ -5,6 +5,9 @@ memory runs out, the kernel kills the process. In both cases the parent prints t
 JSON was requested, and ends the command's run in MLflow. Otherwise the parent only forwards its
 signals to the child, which does not outlive the parent. The child has its own process group, so
 that SIGINT reaches the child once, whether Ctrl-C or `kill` sent it.
+
+The child gets SIGTERM and SIGHUP as SIGINT, because Ray and Prefect have handlers of their own for
+SIGTERM, and some drop what they raise.
 """
 
 import atexit
@@ -23,7 +26,8 @@ from typing import NoReturn
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_folders, ray_logs
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (*STOPS, signal.SIGQUIT)
 CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 """The signals that mean a crash, not a requested stop."""
 PR_SET_PDEATHSIG = 1
@@ -35,6 +39,7 @@ def run_in_child(
     command: Callable[[], None],
     report: Callable[[MillraceError], None],
     clean_up: Callable[[], None],
+    report_stop: Callable[[], None],
 ) -> None:
     """Run a command in a child process, and exit as the child exits.
 
@@ -42,6 +47,7 @@ def run_in_child(
         command: reports its outcome, then returns or raises `SystemExit`.
         report: prints an error.
         clean_up: ends the runs in MLflow and Prefect that a crashed command left open.
+        report_stop: says that a signal has stopped the command.
     """
     if not hasattr(os, "fork"):
         run_and_exit(command)
@@ -53,18 +59,25 @@ def run_in_child(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGTSTP})
     child = os.fork()
     if child == 0:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(read)
         os.setpgid(0, 0)
         _die_with(parent)
         run_and_exit(partial(_run, command, write))
     os.close(write)
-    _forward_signals(child)
+    stops = _forward_signals(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = os.waitpid(child, 0)[1]
     code = os.waitstatus_to_exitcode(status)
     has_reported = os.read(read, 1) == REPORTED
     os.close(read)
+    if stops and code != 0:
+        if not has_reported:
+            report_stop()
+            clean_up()
+        _end_as(-stops[0] if code < 0 else 128 + stops[0])
     error = None
     if not has_reported and code != 0:
         error = describe_end(code, _read_last_words(child, started))
@@ -73,9 +86,7 @@ def run_in_child(
         sys.stdout.flush()  # `clean_up` may take a while
         clean_up()
         sys.exit(error.exit_code)
-    if code < 0:
-        _die_by(-code)
-    os._exit(code)
+    _end_as(code)
 
 
 def describe_end(code: int, words: str) -> MillraceError | None:
@@ -130,12 +141,19 @@ def _run(command: Callable[[], None], write: int) -> None:
         os.write(write, REPORTED)
 
 
-def _forward_signals(child: int) -> None:
-    """Forward this process's signals to the child; Ctrl-Z stops both."""
+def _forward_signals(child: int) -> list[int]:
+    """Forward this process's signals to the child; Ctrl-Z stops both.
+
+    Returns:
+        The signals that ask the command to stop, in the order in which they come.
+    """
+    stops: list[int] = []
 
     def forward(signum: int, frame: FrameType | None) -> None:
         del frame
-        os.kill(child, signum)
+        if signum in STOPS:
+            stops.append(signum)
+        os.kill(child, signal.SIGINT if signum in STOPS else signum)
 
     def stop(signum: int, frame: FrameType | None) -> None:
         del signum, frame
@@ -146,8 +164,10 @@ def _forward_signals(child: int) -> None:
     with suppress(OSError):  # the child has set its group itself, or has ended
         os.setpgid(child, child)
     for each in FORWARDED:
-        signal.signal(each, forward)
+        if signal.getsignal(each) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(each, forward)
     signal.signal(signal.SIGTSTP, stop)
+    return stops
 
 
 def _die_with(parent: int) -> None:
@@ -158,11 +178,12 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-def _die_by(signum: int) -> NoReturn:
-    """End by the same signal as the child."""
-    signal.signal(signum, signal.SIG_DFL)
-    os.kill(os.getpid(), signum)
-    os._exit(128 + signum)
+def _end_as(code: int) -> NoReturn:
+    """End with an exit code, or by the signal whose negative number it is."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(abs(code))
 
 
 def _read_last_words(child: int, started: float) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pkgutil import resolve_name
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
@@ -21,7 +23,7 @@ from millrace.flows.cli.command_setup import end_left_runs, report
 from millrace.models.common.errors import MillraceError, write_trace
 from millrace.models.common.external_errors import explain_external_error
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 RAY_COMMANDS = {"run", "score", "demo"}
 """Commands that connect to Ray, whose core can end every process that is connected to it."""
 COMMANDS = {
@@ -79,8 +81,23 @@ def main() -> None:
     as_json = "--json" in sys.argv
     command = partial(_run_command, as_json=as_json)
     if not RAY_COMMANDS & set(sys.argv[1:2]):
+        signal.signal(signal.SIGTERM, _terminate)
         run_and_exit(command)
-    run_in_child(command, partial(console.print_error, as_json=as_json), end_left_runs)
+    show = partial(console.print_error, as_json=as_json)
+    run_in_child(command, show, end_left_runs, lambda: report(_describe_stop()))
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    """Let SIGTERM end the command as Ctrl-C does, with an exit code of its own."""
+    global _stopped
+    del signum, frame
+    _stopped = TERMINATED
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
+    raise KeyboardInterrupt
+
+
+_stopped = INTERRUPTED
+"""The exit code of a command that a signal stops."""
 
 
 def _run_command(*, as_json: bool) -> None:
@@ -89,12 +106,11 @@ def _run_command(*, as_json: bool) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         make_app({*sys.argv[1:2]} & COMMANDS.keys() or COMMANDS)()
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # typer's exit code for Ctrl-C
-            _report_stop()
-        raise
+        if ended.code != INTERRUPTED:  # typer's exit code for Ctrl-C
+            raise
+        _stop()
     except KeyboardInterrupt:  # while typer was still being set up
-        _report_stop()
-        sys.exit(INTERRUPTED)
+        _stop()
     except Exception as error:
         # A `MillraceError`, a known error of an external tool, or else a bug in Millrace.
         reported = explain_external_error(error) or _unexpected_error(error)
@@ -102,13 +118,14 @@ def _run_command(*, as_json: bool) -> None:
         sys.exit(reported.exit_code)
 
 
-def _report_stop() -> None:
-    """Say that the command was stopped; from now on a Ctrl-C ends it in the middle of its exit.
+def _stop() -> NoReturn:
+    """Say that the command was stopped, and exit; a second Ctrl-C ends it in the middle of that.
 
     Ray and Prefect's server notice the end of their command, and end by themselves.
     """
     report(_describe_stop())
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_stopped))
+    sys.exit(_stopped)
 
 
 def _describe_stop() -> str:

@@ -26,7 +26,10 @@ PROGRAM = """
         {command}
 
     run_in_child(
-        command, partial(print_error, as_json=True), lambda: sys.stderr.write("put right")
+        command,
+        partial(print_error, as_json=True),
+        lambda: sys.stderr.write("put right"),
+        lambda: sys.stderr.write("stopped "),
     )
 """
 
@@ -72,7 +75,7 @@ def started(command: str) -> "Iterator[subprocess.Popen[str]]":
     program = textwrap.dedent(PROGRAM).format(command=command)
     words = [sys.executable, "-c", program]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -92,6 +95,28 @@ def test_a_signal_that_stops_a_command_stops_both_by_it(
         assert process.wait(60) == -signum
         assert process.stdout is not None
         assert process.stdout.read() == "", "which is at its end when the child has ended"
+
+
+def test_sigterm_stops_a_command_as_ctrl_c_does_with_its_own_exit_code() -> None:
+    """Ray and Prefect have handlers of their own for SIGTERM."""
+    command = (
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130)); "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(120)"
+    )
+    with started(command) as process:
+        process.terminate()
+        assert process.wait(60) == 143
+
+
+def test_a_crash_after_sigterm_is_no_lack_of_memory() -> None:
+    command = (
+        "signal.signal(signal.SIGINT, lambda *_: os.abort()); print(flush=True); time.sleep(120)"
+    )
+    with started(command) as process:
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+        assert process.stderr is not None
+        assert process.stderr.read() == "stopped put right"
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
