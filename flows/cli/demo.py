@@ -104,9 +104,15 @@ def _program() -> str:
 
 @contextmanager
 def triton_for(installation: Installation) -> Iterator[None]:
-    """Use the running Triton, or run one while the block runs."""
+    """Use the running Triton, or run one while the block runs.
+
+    Raises:
+        WorkError: another home's Triton has the ports, which is said before the training.
+    """
     with TritonClient(installation.triton[0]) as client:
         ready = client.is_ready()
+        if ready:
+            client.index()
     if ready:
         yield
         return

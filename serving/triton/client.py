@@ -276,7 +276,12 @@ class TritonClient:
 
     def _token_hint(self) -> str:
         if self.endpoint.token:
-            return "Triton was started with another token; run: millrace down, then millrace up"
+            return (
+                "this Triton has another token. If it is another home's, set "
+                "MILLRACE_TRITON_HTTP_PORT, MILLRACE_TRITON_GRPC_PORT and "
+                "MILLRACE_TRITON_METRICS_PORT to free ports; if it is this one's, run: "
+                "millrace down, then millrace up"
+            )
         return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home folder of this Triton"
 
 
