@@ -1,12 +1,13 @@
 """`millrace check --full`: ingests all rows into a folder that is deleted, and builds the model.
 
 The rows go through the ingestion itself, with the types of the newest snapshot, so that what it
-says is what a run would do. Nothing is written to the home folder or to the tables, and MLflow and
-Ray are not asked.
+says is what a run would do. Of the home, only the folder for staging is written, not the tables, and
+MLflow and Ray are not asked.
 """
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from millrace.models.data.read_source import Progress
 from millrace.models.data.repeated_keys import describe_repeated
 from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.spool import staging_folder
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks.kinds.steps import steps_of
 
@@ -59,7 +61,7 @@ class FullCheck:
 def check_all(
     pipeline: Pipeline,
     stored: Snapshot | None,
-    ingest_memory: int | None,
+    installation: Installation,
     on_progress: Progress | None = None,
 ) -> FullCheck:
     """Read and check all rows, decide whether they would be published, and build the model.
@@ -70,19 +72,20 @@ def check_all(
     Args:
         pipeline: the pipeline, with the folder of its file.
         stored: the newest snapshot; None if there is none.
-        ingest_memory: as in `Installation`.
+        installation: where the rows are kept meanwhile, so that `forget` finds what a killed check
+            leaves. If there is no home yet, they are in the system's folder for temporary files.
         on_progress: called with the number of rows read so far.
 
     Raises:
         InputError: a run would refuse the source, its rows or the model.
         TransientError: a source on the network cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="millrace-check-") as folder:
-        place = _place_in(Path(folder), ingest_memory)
+    with _private_folder(installation, pipeline.name) as folder:
+        place = _place_in(folder, installation.ingest_memory)
         try:
             snapshot = ingest(pipeline, place, on_progress, typed_by=stored)
         except InputError as error:
-            raise _without_folder(error, folder) from error
+            raise _without_folder(error, str(folder)) from error
         steps, model = steps_of(kind_of_family(pipeline.model.family)), ""
         if not steps.names_versions(pipeline):
             run = TrackedRun(place.tracking_uri, "", "check")
@@ -101,6 +104,12 @@ def check_all(
             schema=describe_schema(snapshot.schema),
             model=model,
         )
+
+
+def _private_folder(installation: Installation, name: str) -> AbstractContextManager[Path]:
+    if installation.home.is_dir():
+        return staging_folder(installation.staging, f"check-{name}")
+    return staging_folder(Path(tempfile.gettempdir()), f"millrace-check-{name}")
 
 
 def _place_in(folder: Path, ingest_memory: int | None) -> Installation:

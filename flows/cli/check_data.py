@@ -59,10 +59,10 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     from millrace.tasks.progress import bar
 
     stored = _newest_snapshot(pipeline)
-    memory = settings.load().installation().ingest_memory
+    installation = settings.load().installation()
     console.set_up_logging()
     with console.reserve_stdout(), bar("check", None, "rows") as shown:
-        found = check_all(pipeline, stored, memory, shown.update)
+        found = check_all(pipeline, stored, installation, shown.update)
     report(f"columns: {found.schema}")
     rows = found.rows + found.quarantined
     bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"

@@ -1,6 +1,7 @@
 """A forgotten row stays away, though the source still has it, until it is allowed again."""
 
 import pickle
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from millrace.models.data.forgotten_keys import (
 )
 from millrace.models.data.ingest import ingest
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
+from millrace.tasks import check_all as check_all_module
 from millrace.tasks.check_all import check_all
 from millrace.tasks.retention.forget import allow_again, forget
 
@@ -169,8 +171,26 @@ def test_a_key_without_a_row_is_not_remembered(read: Read, home: Installation) -
 def test_a_full_check_leaves_it_out_too(read: Read, home: Installation, tmp_path: Path) -> None:
     read()
     forget(home, "t", [SECRET], no_wait)
-    found = check_all(pipeline_in(tmp_path), open_snapshot(home, "t"), None)
+    found = check_all(pipeline_in(tmp_path), open_snapshot(home, "t"), home)
     assert (found.rows, found.left_out, found.unchanged) == (19, 1, True)
+
+
+def test_the_rows_of_a_killed_check_are_found(
+    read: Read, home: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, left = read(), home.staging / "check-t-leftover"
+
+    def leave(*_: object) -> bool:
+        (folder,) = home.staging.glob("check-t-*")
+        shutil.copytree(folder / "tables", left)
+        return True
+
+    monkeypatch.setattr(check_all_module, "is_unchanged", leave)
+    check_all(pipeline_in(tmp_path), stored, home)
+    assert list(home.staging.iterdir()) == [left]
+    assert list(left.rglob("*.parquet"))
+    forget(home, "t", [SECRET], no_wait)
+    assert not left.exists()
 
 
 def test_a_model_without_a_dataset_is_refused(home: Installation) -> None:
