@@ -1,7 +1,7 @@
 """`millrace check --full`: ingests all rows into a folder that is deleted, and builds the model.
 
 The rows go through the ingestion itself, with the types of the newest snapshot, so that what it
-says is what a run would do. Of the home, only the folder for staging is written, not the tables, and
+says is what a run would do. Of the home, only the folder for staging is written, not the tables;
 MLflow and Ray are not asked.
 """
 
