@@ -92,7 +92,12 @@ def bad_rows(reasons: Sequence[str], rows: Sequence[str | None]) -> pa.RecordBat
 
 def as_json(row: object) -> str:
     """Return a row as one line of JSON, cut at `MAX_ROW_TEXT` characters."""
-    return json.dumps(row, default=str, ensure_ascii=False)[:MAX_ROW_TEXT]
+    return json.dumps(row, default=_as_text, ensure_ascii=False)[:MAX_ROW_TEXT]
+
+
+def _as_text(value: object) -> str:
+    """Return a value that JSON does not have as text; bytes as a column of text has them."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:

@@ -350,3 +350,7 @@ def test_a_line_has_a_key_among_many_if_it_stands_there_as_a_word(
     erasure = by_stored_row([key, *(f"other{n}" for n in range(1000))], {"id": None})
     rows = [json.dumps({"line": line})]
     assert matched(erasure, rows) == [key if is_found else None]
+
+
+def test_a_key_of_bytes_is_stored_as_the_text_that_good_rows_have() -> None:
+    assert as_json({"id": b"ab0", "x": b"\xff"}) == '{"id": "ab0", "x": "\\\\xff"}'
