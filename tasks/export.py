@@ -159,7 +159,8 @@ def _live_package(installation: Installation, client: TritonClient, model: str) 
     if number is None:
         raise InputError(
             f"Triton does not serve {model!r}",
-            hint="set the alias champion in the MLflow UI, then run: millrace release",
+            hint="give a version the alias champion in the MLflow UI, then run `millrace release`, "
+            "which says why if it refuses that version",
         )
     registry = registry_of(installation)
     return registry.fetch(registry.version(model, number))

@@ -314,6 +314,8 @@ def _speed_rows(report: "BatchReport") -> list[Row]:
         ("rows/day", f"{report.rows_per_day:,.0f} {run}"),
     ]
     if report.resumed:
+        if report.rows_per_second == 0:
+            rows = [("speed", f"not known, because no row was left to score {run}")]
         rows.insert(
             0, ("resumed", f"{counted(report.resumed, 'row')} of an earlier, unfinished run")
         )

@@ -114,16 +114,27 @@ def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
 
 
-def missing_file(path: Path, what: str) -> InputError:
-    """Return the error for a file that does not exist, with the nearest name in its folder."""
+def missing_file(
+    path: Path, what: str, start: str = "the current folder", endings: tuple[str, ...] = ("",)
+) -> InputError:
+    """Return the error for a file that does not exist, with the nearest name in its folder.
+
+    Args:
+        path: the file.
+        what: what the file is.
+        start: where relative paths start.
+        endings: the endings of the names that are listed.
+    """
     folder = path.parent
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    hint = nearest(path.name, names) if names else f"the folder {folder} does not exist either"
+    entries = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(entry.name for entry in entries if entry.name.endswith(endings))
+    is_lost = not folder.is_dir()
+    hint = f"the folder {folder} does not exist either" if is_lost else nearest(path.name, names)
     return InputError(
         f"{what} does not exist",
         seen=path,
         valid=f"in {folder}: {list_names(names)}" if names else None,
-        hint=hint or "paths are relative to the pipeline file's folder",
+        hint=hint or f"relative paths start from {start}",
     )
 
 

@@ -1,5 +1,6 @@
 """Pictures of figures."""
 
+import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ def png_of(figure: "Figure") -> bytes:
 
     figure.set_dpi(DPI)
     canvas: Any = FigureCanvasAgg(figure)  # has no types
-    canvas.draw()
+    with warnings.catch_warnings():  # the fonts of matplotlib lack most scripts, and show boxes
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        canvas.draw()
     stream = BytesIO()
     size, pixels = canvas.get_width_height(), canvas.buffer_rgba()
     picture = Image.frombuffer("RGBA", size, pixels, "raw", "RGBA", 0, 1)

@@ -88,7 +88,9 @@ def _read_text(path: Path) -> str:
     try:
         return bounded_text(path, YAML_BYTES)
     except FileNotFoundError as error:
-        raise missing_file(path.resolve(), "the pipeline file") from error
+        raise missing_file(
+            path.resolve(), "the pipeline file", endings=(".yaml", ".yml")
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"the pipeline file {path} cannot be read", seen=error) from error
 
@@ -110,7 +112,7 @@ def _parse_yaml(text: str, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} holds no pipeline",
             seen="nothing" if values is None else type(values).__name__,
-            valid="a mapping with name, dataset and model",
+            valid="a mapping with name and dataset, and more as needed",
             hint="start from examples/digits.yaml",
         )
     return values

@@ -89,7 +89,7 @@ def nulls_hint(snapshot: Snapshot) -> str | None:
         f" (and likewise {len(nulls) - MAX_NAMED} more columns)" if len(nulls) > MAX_NAMED else ""
     )
     kinds = {snapshot.schema.column(name).type for name in nulls}
-    means = "" if kinds == {"category"} else " and replaces them by the mean"
+    means = "" if kinds == {"category"} else "; networks replace them by the mean"
     categories = (
         "; a null in a category column counts as none of its categories"
         if "category" in kinds

@@ -80,7 +80,7 @@ def refused_error(model: str, version: int, reason: str) -> WorkError:
     return WorkError(
         f"version {version} of {one_line(model)} was refused",
         seen=reason,
-        hint="the version that served before still serves; move the alias champion to another "
+        hint="a version that served before still serves; move the alias champion to another "
         "version, or run `millrace release` to try this version again",
     )
 

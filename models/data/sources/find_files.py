@@ -202,6 +202,12 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
         infos = filesystem.get_file_info(paths) if paths else []
     except OSError as error:
         raise open_error(source, error) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"beside the files of {source} there is one whose name is not UTF-8",
+            seen=ascii(error.object),
+            hint="rename that file",
+        ) from error
     files = [
         File(filesystem, info.path, info.size, info.mtime_ns)
         for info in infos
@@ -324,5 +330,5 @@ def _missing_source(source: str, path: str, infos: Sequence[fs.FileInfo]) -> Inp
             hint=f"for the Parquet files in the folder, write {source.rstrip('/')}/*.parquet",
         )
     if "://" not in source:
-        return missing_file(Path(path), "the source file")
+        return missing_file(Path(path), "the source file", "the pipeline file's folder")
     return InputError("the source file does not exist", seen=source, hint="check the URI")

@@ -3,11 +3,12 @@
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.models.common.arrays import Array
@@ -16,6 +17,7 @@ from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import Question, Table
 
@@ -86,10 +88,14 @@ def predict_rows(client: TritonClient, package: Package, question: Question) -> 
         else {name: array[:1] for name, array in golden.items()}
     )
     started = time.perf_counter()
-    answer = client.predict(model, request, version=version)
+    meaning, most = answers_of(files.encoding), pipeline_of(package).serving.max_batch_size
+    values = np.concatenate(
+        [
+            client.predict(model, part, version=version)[meaning.output]
+            for part in split_request(request, most)
+        ]
+    )
     seconds = time.perf_counter() - started
-    meaning = answers_of(files.encoding)
-    values = answer[meaning.output]
     return LiveAnswer(
         model,
         version,
@@ -98,6 +104,13 @@ def predict_rows(client: TritonClient, package: Package, question: Question) -> 
         tuple(float(score) for score in meaning.score(values)),
         seconds * 1000,
     )
+
+
+def split_request(request: Mapping[str, Array], rows: int) -> Iterator[Mapping[str, Array]]:
+    """Split a request into requests of at most as many rows as the server takes at once."""
+    count = len(next(iter(request.values())))
+    for start in range(0, count, rows):
+        yield {name: array[start : start + rows] for name, array in request.items()}
 
 
 def golden_row(package: Package) -> dict[str, Array]:

@@ -63,7 +63,7 @@ def test_nulls_in_a_feature_are_told_with_the_remedy() -> None:
         decide(replace(READ, quarantined=11), None, SPEC, "q")
     )
     stored = replace(STORED, reasons={"a: null": 1})
-    assert "replaces them by the mean" in str(nulls_hint(stored))
+    assert "networks replace them by the mean" in str(nulls_hint(stored))
 
 
 @pytest.mark.parametrize("reasons", [{}, {"t: null": 3}, {"a: not a number": 2}])

@@ -1,10 +1,11 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.inference.features import Encoding, Feature
-from millrace.tasks.kinds.graph.graph_predict import read_rows
+from millrace.tasks.kinds.graph.graph_predict import read_rows, split_request
 
 PLANS = tuple(f"p{n:02}" for n in range(12))
 ENCODING = Encoding(
@@ -87,3 +88,12 @@ def test_a_file_that_cannot_be_opened_is_told_with_its_path(
         read_rows(ENCODING, str(tmp_path / name))
     assert str(tmp_path) in (caught.value.seen or "")
     assert "check the path" in (caught.value.hint or "")
+
+
+def test_more_rows_than_the_server_takes_at_once_are_several_requests() -> None:
+    request = {"features": np.arange(10).reshape(5, 2), "mask": np.arange(5)}
+    parts = [
+        {name: rows.tolist() for name, rows in each.items()} for each in split_request(request, 2)
+    ]
+    assert [each["mask"] for each in parts] == [[0, 1], [2, 3], [4]]
+    assert parts[2]["features"] == [[8, 9]]
