@@ -74,11 +74,12 @@ def build_network(
     except InputError:
         raise
     except Exception as error:  # the user's own constructor may raise anything
+        location = user_code.describe_location(error, folder)
         raise InputError(
             f"the family {spec.family!r} could not be built with the given params",
-            seen=f"params {spec.params}: {error}",
+            seen=f"params {spec.params}: {error}{location}",
             valid=f"{spec.family}{_signature(family)}",
-            hint="fix model.params in the pipeline file",
+            hint=f"fix model.params in the pipeline file{', or the module' if location else ''}",
         ) from error
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise InputError(
