@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from millrace.models.common.ahead import map_ahead
-from millrace.models.data.parts import files_of
+from millrace.models.data.parts import Part, files_of
 from millrace.models.data.read_changes import ReadRows
 from millrace.models.data.row_files import RowFile
 from millrace.models.data.schema import KEY
@@ -57,6 +57,17 @@ def count_repeated(uri: str, stored: Snapshot | None, done: ReadRows) -> int | N
         places = np.minimum(np.searchsorted(distinct, hashes), len(distinct) - 1)
         found[places[distinct[places] == hashes]] = True
     return known + len(rows) - len(distinct) + int(np.count_nonzero(found))
+
+
+def recount(uri: str, before: int | None, parts: Sequence[Part]) -> int | None:
+    """Return the number for a table of which rows were removed, so that it can only be smaller.
+
+    Args:
+        uri: URI of the dataset's table.
+        before: the number before; None if it is not known.
+        parts: the parts of the table, whose files exist already.
+    """
+    return count_in(list(_hashes(uri, files_of(parts)))) if before else before
 
 
 def describe_repeated(rows: int, key: Sequence[str]) -> str:

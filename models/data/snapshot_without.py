@@ -21,6 +21,7 @@ from millrace.models.data.erase_rows import (
 from millrace.models.data.erasure import Erasure
 from millrace.models.data.part_store import PartList, parts_of_newest, stored_parts
 from millrace.models.data.parts import Part, combine, files_of
+from millrace.models.data.repeated_keys import recount
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.scrub_files import Found
 from millrace.models.data.snapshots import Snapshot, metadata_of, newest_snapshot
@@ -81,7 +82,7 @@ def _commit_without(
         digest=combined.digest.hexdigest(),
         rows=combined.digest.rows,
         statistics=combined.statistics,
-        repeated_keys=None,
+        repeated_keys=recount(uri, newest.repeated_keys, combined.parts),
     )
     ids = tuple(part.id for part in combined.parts)
     metadata = {**metadata_of(snapshot), **replace(listed, ids=ids).metadata()}

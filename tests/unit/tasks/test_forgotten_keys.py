@@ -238,3 +238,14 @@ def test_commands_at_once_do_not_lose_each_others_keys(home: Installation) -> No
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: remember_forgotten(uri, [key]), keys))
     assert ForgottenKeys.read(uri).among(keys) == set(keys)
+
+
+def test_the_rows_with_the_key_of_an_earlier_row_are_still_known(
+    read: Read, home: Installation, tmp_path: Path
+) -> None:
+    source = tmp_path / "b.csv"
+    lines = source.read_text().rstrip("\n")
+    source.write_text(f"{lines}\nk3,g0,0.1,a\n{SECRET},g0,0.2,b\n")
+    assert read().repeated_keys == 2
+    forget(home, "t", [SECRET], no_wait)
+    assert read().repeated_keys == read(mode="full").repeated_keys == 1
