@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows.cli.command_setup import AsJson
+from millrace.flows.cli.command_setup import AsJson, load_settings
 from millrace.flows.console import print_hint, print_json, print_piece, print_table
-from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.serving.openai_api import api_key
 from millrace.serving.openai_api.api_key import KEYS_FILE, ApiKey, create_secret
+
+if TYPE_CHECKING:
+    from millrace.flows.settings import Settings
 
 keys = typer.Typer(
     help="API keys of the OpenAI-compatible server: add, list, revoke.", no_args_is_help=True
@@ -29,14 +31,14 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Create a key, and print its secret, which is not shown again."""
-    key = add_key(load(), name, tokens_per_minute)
+    key = add_key(load_settings(), name, tokens_per_minute)
     print_json(key) if as_json else show_new_key(key)
 
 
 @keys.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Print the names and the limits of the keys."""
-    known = list_keys(load())
+    known = list_keys(load_settings())
     print_json(known) if as_json else show_keys(known)
 
 
@@ -45,7 +47,7 @@ def revoke(
     name: Annotated[str, typer.Argument(help="The key's name.")], as_json: AsJson = False
 ) -> None:
     """Revoke a key; the server refuses it within a second."""
-    left = revoke_key(load(), name)
+    left = revoke_key(load_settings(), name)
     print_json(left) if as_json else show_keys(left)
 
 
@@ -81,7 +83,7 @@ class KnownKey:
     created: str
 
 
-def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
+def add_key(settings: "Settings", name: str, tokens_per_minute: int) -> NewKey:
     """Create a key.
 
     Raises:
@@ -99,11 +101,13 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
     )
     api_key.update_keys(settings.home / KEYS_FILE, change)
     # The `base_url` argument of the `openai` package.
+    from millrace.flows.settings import LOOPBACK
+
     base_url = f"http://{LOOPBACK}:{settings.openai_port}/v1"
     return NewKey(name, tokens_per_minute, secret, base_url)
 
 
-def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
+def revoke_key(settings: "Settings", name: str) -> tuple[KnownKey, ...]:
     """Revoke a key, and return the remaining keys.
 
     Raises:
@@ -115,7 +119,7 @@ def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
     return _describe_keys(api_key.update_keys(settings.home / KEYS_FILE, change))
 
 
-def list_keys(settings: Settings) -> tuple[KnownKey, ...]:
+def list_keys(settings: "Settings") -> tuple[KnownKey, ...]:
     """Return the keys without their secrets, because secrets are not stored.
 
     Raises:

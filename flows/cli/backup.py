@@ -29,8 +29,8 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.flows import console, settings
-from millrace.flows.cli.command_setup import AsJson, report
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, load_settings, report
 from millrace.models.common.errors import InputError, WorkError, missing_file
 from millrace.models.common.home_version import NEWEST, require_version
 from millrace.tasks.progress import bar
@@ -57,7 +57,7 @@ def backup(
 ) -> None:
     """Write the home folder (versions, tables, keys, history) to one file, even while `up` runs."""
     console.set_up_logging()
-    made = back_up(settings.load().home, file)
+    made = back_up(load_settings().home, file)
     if as_json:
         console.print_json(made)
         return
@@ -71,7 +71,7 @@ def restore(
 ) -> None:
     """Restore the home folder at its original path from a backup, completely or not at all."""
     console.set_up_logging()
-    found = restore_home(settings.load().home, file)
+    found = restore_home(load_settings().home, file)
     if as_json:
         console.print_json(found)
         return

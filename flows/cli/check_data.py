@@ -3,8 +3,8 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from millrace.flows import console, settings
-from millrace.flows.cli.command_setup import report
+from millrace.flows import console
+from millrace.flows.cli.command_setup import load_settings, report
 from millrace.models.common.counted import counted
 from millrace.models.common.errors import MillraceError
 from millrace.models.data.forgotten_keys import describe_left_out
@@ -59,7 +59,7 @@ def check_all_rows(pipeline: "Pipeline") -> None:
     from millrace.tasks.progress import bar
 
     stored = _newest_snapshot(pipeline)
-    installation = settings.load().installation()
+    installation = load_settings().installation()
     console.set_up_logging()
     with console.reserve_stdout(), bar("check", None, "rows") as shown:
         found = check_all(pipeline, stored, installation, shown.update)
@@ -100,7 +100,7 @@ def _report_line_breaks(cells: int) -> None:
 def _newest_snapshot(pipeline: "Pipeline") -> Snapshot | None:
     """Return the newest snapshot in a local home; None if there is none."""
     with suppress(MillraceError):
-        installation = settings.load().installation()
+        installation = load_settings().installation()
         if "://" not in installation.tables_uri:
             return open_snapshot(installation, pipeline.name)
     return None

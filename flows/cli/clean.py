@@ -11,7 +11,6 @@ from rich.filesize import decimal
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
-from millrace.flows.run_state import is_supervisor_alive
 from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.common.slow_step import report_while
@@ -69,6 +68,7 @@ def _with_scheduled(chosen: "Settings") -> "Installation":
     Those of MILLRACE_PIPELINES are taken if it is set here.
     """
     from millrace.flows.deployments import schedule_state
+    from millrace.flows.run_state import is_supervisor_alive
 
     installation = chosen.installation()
     if "pipelines" in chosen.model_fields_set or not is_supervisor_alive(chosen.run):

@@ -2,6 +2,7 @@
 
 Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
 needs them, inside its function, after `tool_variables.apply` has set the variables that they read.
+The settings too are imported by the commands: pydantic takes a quarter of the time of `--help`.
 """
 
 import sys
@@ -13,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows import console, run_state, settings, tool_variables
-from millrace.flows.deployments import left_flow_runs
+from millrace.flows import console
 from millrace.models.common.installation import EMBEDDED
 from millrace.models.common.printable import safe
-from millrace.models.common.reachable import require_http
-from millrace.models.registry import open_runs
 from millrace.models.training.training_imports import TRAINING_IMPORTS
 
 if TYPE_CHECKING:
+    from millrace.flows.settings import Settings
     from millrace.models.config.pipeline import Pipeline
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
@@ -38,8 +37,8 @@ def prepare(
     *,
     check_source: bool = False,
     is_flow: bool = False,
-    begin_ray: "Callable[[settings.Settings, Pipeline], None] | None" = None,
-) -> settings.Settings:
+    begin_ray: "Callable[[Settings, Pipeline], None] | None" = None,
+) -> "Settings":
     """Check the user's input before anything slow is imported, and set the environment.
 
     Args:
@@ -49,10 +48,12 @@ def prepare(
         is_flow: whether the command runs a Prefect flow.
         begin_ray: begins to start Ray for a command that will use it, once its file is checked.
     """
+    from millrace.flows import run_state, tool_variables
+    from millrace.models.common.reachable import require_http
     from millrace.models.config.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
-    chosen = tool_variables.apply(settings.load())
+    chosen = tool_variables.apply(load_settings())
     if pipeline is not None and check_source:
         from millrace.models.preflight import preflight
 
@@ -77,17 +78,24 @@ def prepare(
     return chosen
 
 
-def begin_training_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:
+def load_settings() -> "Settings":
+    """Return the settings of this command."""
+    from millrace.flows import settings
+
+    return settings.load()
+
+
+def begin_training_ray(chosen: "Settings", pipeline: "Pipeline") -> None:
     """Begin to start the Ray that a training will use."""
     _begin_ray(chosen, pipeline.training.workers, TRAINING_IMPORTS)
 
 
-def begin_batch_ray(chosen: settings.Settings, pipeline: "Pipeline") -> None:
+def begin_batch_ray(chosen: "Settings", pipeline: "Pipeline") -> None:
     """Begin to start the Ray that a batch job will use."""
     _begin_ray(chosen, pipeline.batch.num_actors or 1, ())
 
 
-def _begin_ray(chosen: settings.Settings, processes: int, imports: Sequence[str]) -> None:
+def _begin_ray(chosen: "Settings", processes: int, imports: Sequence[str]) -> None:
     """Begin to start Ray, unless the command uses a cluster or a Ray that runs."""
     if chosen.ray_address != EMBEDDED:
         return
@@ -102,8 +110,12 @@ def _begin_ray(chosen: settings.Settings, processes: int, imports: Sequence[str]
 
 def end_left_runs() -> None:
     """End the MLflow and Prefect runs of this home's commands whose processes are gone."""
+    from millrace.flows import tool_variables
+    from millrace.flows.deployments import left_flow_runs
+    from millrace.models.registry import open_runs
+
     with suppress(Exception):  # the next command retries
-        chosen = tool_variables.apply(settings.load())
+        chosen = tool_variables.apply(load_settings())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
             from millrace.models.registry import tracking
 

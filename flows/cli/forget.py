@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows import console, settings
-from millrace.flows.cli.command_setup import AsJson, report
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, load_settings, report
 from millrace.models.common.errors import MAX_NAMED, InputError, MillraceError
 from millrace.models.common.slow_step import report_while
 
@@ -64,7 +64,7 @@ def forget(
             valid="--key KEY, once or several times, or --keys-from FILE",
             hint="the column _key of the predictions has the keys",
         )
-    installation = settings.load().installation()
+    installation = load_settings().installation()
     if allow_again:
         _allow_again(installation, model, keys, dry_run=dry_run, as_json=as_json)
         return

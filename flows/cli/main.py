@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import typer
 
-from millrace.flows import console, settings
+from millrace.flows import console
 from millrace.flows.cli.child_process import run_and_exit, run_in_child
-from millrace.flows.cli.command_setup import end_left_runs, report
+from millrace.flows.cli.command_setup import end_left_runs, load_settings, report
 from millrace.models.common.errors import MillraceError, write_trace
 from millrace.models.common.external_errors import explain_external_error
 
@@ -138,7 +138,7 @@ def _unexpected_error(error: Exception) -> MillraceError:
     """Return the error for an unexpected exception; its hint names the stack trace's file."""
     logs = None
     with suppress(MillraceError):  # a setting may be the cause
-        logs = settings.load().installation().logs
+        logs = load_settings().installation().logs
     return MillraceError(
         "an unexpected error ended the command",
         seen=f"{type(error).__name__}: {error}",

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.flows import console, settings
-from millrace.flows.cli.command_setup import AsJson, prepare
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, load_settings, prepare
 from millrace.models.common.slow_step import report_while
 
 
@@ -53,5 +53,5 @@ def history(
     from millrace.flows.cli import show
     from millrace.serving.release import live
 
-    releases = live.history(settings.load().installation(), model, limit)
+    releases = live.history(load_settings().installation(), model, limit)
     console.print_json(releases) if as_json else show.show_history(model, releases)

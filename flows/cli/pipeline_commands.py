@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows import console, run_state, settings, tool_variables
+from millrace.flows import console
 from millrace.flows.cli.command_setup import (
     AsJson,
     Overrides,
     PipelineFile,
     begin_batch_ray,
     begin_training_ray,
+    load_settings,
     prepare,
     report,
 )
@@ -63,6 +64,7 @@ def check(
 
 def _check_pinned_versions(pipeline: "Pipeline") -> None:
     """Look up the registered versions that a file names, unless MLflow cannot be reached."""
+    from millrace.flows import tool_variables
     from millrace.models.config.model_kind import kind_of_family
     from millrace.tasks.kinds.steps import steps_of
 
@@ -70,7 +72,7 @@ def _check_pinned_versions(pipeline: "Pipeline") -> None:
     if not steps.names_versions(pipeline):  # such a file can be checked without a home
         return
     with suppress(TransientError):
-        steps.pin_versions(pipeline, tool_variables.apply(settings.load()).installation())
+        steps.pin_versions(pipeline, tool_variables.apply(load_settings()).installation())
 
 
 def schema(as_json: AsJson = False) -> None:
@@ -84,6 +86,7 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
     """Ingest a dataset, and train, export, certify and register a model."""
     chosen = prepare(file, set_, check_source=True, is_flow=True, begin_ray=begin_training_ray)
     with report_while(LOADING):
+        from millrace.flows import run_state
         from millrace.flows.cli import show
         from millrace.flows.flow_start import run_flow
         from millrace.flows.train_model import train_model
@@ -115,7 +118,7 @@ def release(
         from millrace.flows.triggers.watch import watch_releases
         from millrace.tasks.release import ReleaseCheck
 
-        find_due = ReleaseCheck(settings.load().installation).due
+        find_due = ReleaseCheck(load_settings().installation).due
         release_due = partial(release_model, asked_by="millrace release --watch")
         watch_releases(interval, print_outcomes, find_due, release_due)
         return

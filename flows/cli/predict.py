@@ -8,12 +8,11 @@ from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare
 from millrace.models.common.errors import InputError, TransientError, nearest
 from millrace.models.common.installation import Installation
-from millrace.models.registry.version_files import ModelVersion
-from millrace.serving.release.release_state import DesiredVersion, derive_state
-from millrace.tasks.kinds.steps import Answer, Question, steps_of
 
 if TYPE_CHECKING:
+    from millrace.models.registry.version_files import ModelVersion
     from millrace.serving.triton.client import TritonClient
+    from millrace.tasks.kinds.steps import Answer, Question
 
 
 def predict(
@@ -31,13 +30,14 @@ def predict(
     """Send one request to the live model."""
     chosen = prepare()
     from millrace.flows.cli import show
+    from millrace.tasks.kinds.steps import Question
 
     print_text = (lambda piece: None) if as_json else console.print_piece
     answer = predict_live(chosen.installation(), model, Question(rows, text, print_text))
     console.print_json(answer) if as_json else show.show_prediction(answer)
 
 
-def predict_live(installation: Installation, model: str, question: Question) -> Answer:
+def predict_live(installation: Installation, model: str, question: "Question") -> "Answer":
     """Send a question to the live version of a model.
 
     Args:
@@ -52,6 +52,7 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
     from millrace.models.registry.mlflow_registry import registry_of
     from millrace.models.registry.version_files import CHAMPION
     from millrace.serving.triton.client import TritonClient
+    from millrace.tasks.kinds.steps import steps_of
 
     with TritonClient(installation.triton[0]) as client:
         registry = registry_of(installation)
@@ -63,10 +64,11 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
 
 
 def _not_served(
-    installation: Installation, client: "TritonClient", model: str, champion: ModelVersion | None
+    installation: Installation, client: "TritonClient", model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
     """Return the error for a model that is not loaded: refused, not loaded yet, or no champion."""
     from millrace.serving.release.ledger import ledger_of
+    from millrace.serving.release.release_state import DesiredVersion, derive_state
 
     state = derive_state(ledger_of(installation).releases(model))
     if champion is not None and state.has_refused(

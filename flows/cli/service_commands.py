@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.flows import console, settings
-from millrace.flows.cli.command_setup import AsJson, report
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, load_settings, report
 
 
 def up(
@@ -16,7 +16,7 @@ def up(
     from millrace.flows.cli import show
     from millrace.flows.services import control
 
-    found = control.up(settings.load(), detach=not foreground, report=report)
+    found = control.up(load_settings(), detach=not foreground, report=report)
     console.print_json(found) if as_json else show.show_status(found)
     for line in show.describe_status(found):
         report(line)
@@ -26,7 +26,7 @@ def down(as_json: AsJson = False) -> None:
     """Stop everything that `up` started."""
     from millrace.flows.services import control
 
-    result = control.down(settings.load(), report=report)
+    result = control.down(load_settings(), report=report)
     if as_json:
         console.print_json(result)
     else:
@@ -40,7 +40,7 @@ def status(as_json: AsJson = False) -> None:
     from millrace.serving.release import live
     from millrace.tasks.retention.disk_use import measure_disk
 
-    chosen = settings.load()
+    chosen = load_settings()
     with console.reserve_stdout():
         found = control.status(chosen, live_versions=live.live_versions)
         served = live.served_models(chosen.installation(), found.live_versions)

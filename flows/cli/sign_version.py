@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,8 +10,9 @@ from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.installation import Installation
-from millrace.models.registry.signing import COVERED_TAGS
-from millrace.models.registry.version_files import EVIDENCE_TAG, ModelVersion
+
+if TYPE_CHECKING:
+    from millrace.models.registry.version_files import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def sign_version(installation: Installation, model: str, number: int) -> Signed:
         TransientError: MLflow or its artifact store does not answer.
     """
     from millrace.models.registry.mlflow_registry import registry_of
+    from millrace.models.registry.version_files import EVIDENCE_TAG
 
     registry = registry_of(installation)
     version = registry.version(model, number)
@@ -76,6 +78,8 @@ def sign_version(installation: Installation, model: str, number: int) -> Signed:
     return Signed(model, number, before, _statement(signed), registry.trust.keys.public)
 
 
-def _statement(version: ModelVersion) -> dict[str, str]:
+def _statement(version: "ModelVersion") -> dict[str, str]:
+    from millrace.models.registry.signing import COVERED_TAGS
+
     covered = {tag: version.tags[tag] for tag in COVERED_TAGS if tag in version.tags}
     return {"run": version.run_id, "source": version.source, **covered}

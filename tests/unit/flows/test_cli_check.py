@@ -5,6 +5,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from millrace.flows import settings, tool_variables
 from millrace.flows.cli import command_setup, main, pipeline_commands
 from millrace.models.common.errors import InputError
 
@@ -19,13 +20,13 @@ def test_check_refuses_a_source_that_is_not_there(tmp_path: Path) -> None:
 def test_only_a_preflight_looks_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_setup.settings, "load", lambda: None)
-    monkeypatch.setattr(command_setup.tool_variables, "apply", _stop)
+    monkeypatch.setattr(settings, "load", lambda: None)
+    monkeypatch.setattr(tool_variables, "apply", _stop)
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
         command_setup.prepare(file)
-    monkeypatch.setattr(command_setup.tool_variables, "apply", lambda found: found)
+    monkeypatch.setattr(tool_variables, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
         command_setup.prepare(file, check_source=True)
 
@@ -64,8 +65,8 @@ def test_check_needs_no_home_where_no_version_is_named(
 def test_check_looks_for_a_version_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_setup.settings, "load", lambda: None)
-    monkeypatch.setattr(command_setup.tool_variables, "apply", _stop)
+    monkeypatch.setattr(settings, "load", lambda: None)
+    monkeypatch.setattr(tool_variables, "apply", _stop)
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text(
