@@ -24,6 +24,8 @@ from millrace.models.common.errors import MillraceError, write_trace
 from millrace.models.common.external_errors import explain_external_error
 
 INTERRUPTED, TERMINATED = 130, 143
+_stopped = INTERRUPTED
+"""The exit code of a command that a signal stops."""
 RAY_COMMANDS = {"run", "score", "demo"}
 """Commands that connect to Ray, whose core can end every process that is connected to it."""
 COMMANDS = {
@@ -94,10 +96,6 @@ def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
     _stopped = TERMINATED
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     raise KeyboardInterrupt
-
-
-_stopped = INTERRUPTED
-"""The exit code of a command that a signal stops."""
 
 
 def _run_command(*, as_json: bool) -> None:
