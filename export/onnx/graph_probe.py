@@ -74,13 +74,14 @@ def main() -> None:
     parser.add_argument(
         "--tensorrt", type=json.loads, help="options of onnxruntime's TensorRT provider, as JSON"
     )
+    parser.add_argument("--gpu", action="store_true", help="run on a GPU, if there is one")
     given = parser.parse_args()
     full, *requests = batch_file.read(given.requests)
     row = next(request for request in requests if _rows(request) == 1)
-    session = _open_session(given.model, given.threads, given.tensorrt)
+    session = _open_session(given.model, given.threads, given.tensorrt, given.gpu)
     speed = speed_of(session, row, full)
     if this_machine().cores > given.threads:  # the outputs are not timed, so all cores are used
-        session = _open_session(given.model, this_machine().cores, given.tensorrt)
+        session = _open_session(given.model, this_machine().cores, given.tensorrt, given.gpu)
     answers = [{"answers": session.run(request)} for request in requests]
     batch_file.write(given.answers, answers)
     ((name, rows),) = full.items()
@@ -95,13 +96,15 @@ def main() -> None:
     sys.stdout.write(json.dumps({"speed": asdict(speed), "serving_rows": serving_rows}) + "\n")
 
 
-def _open_session(model: Path, threads: int, tensorrt: Mapping[str, str] | None) -> Session:
+def _open_session(
+    model: Path, threads: int, tensorrt: Mapping[str, str] | None, gpu: bool
+) -> Session:
     if model.suffix == SUFFIX:
         return EngineSession(model)
     if tensorrt is not None:
         # Batch scoring and release trials run without TensorRT, so the model must load without it.
         OnnxSession(model)
-    return OnnxSession(model, threads, tensorrt)
+    return OnnxSession(model, threads, tensorrt, gpu=gpu)
 
 
 def _rows(batch: batch_file.Batch) -> int:

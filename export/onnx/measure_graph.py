@@ -145,6 +145,7 @@ def measure(
     limits: Limits,
     *,
     tensorrt: Mapping[str, str] | None = None,
+    gpu: bool = False,
 ) -> GraphCandidate:
     """Measure one exported file in a subprocess.
 
@@ -156,14 +157,14 @@ def measure(
         threads: threads that serving will use.
         limits: time and memory limits of the subprocess.
         tensorrt: options of onnxruntime's TensorRT provider; None: do not use TensorRT.
+        gpu: whether to measure on a GPU, if there is one, as serving will run.
 
     Raises:
         WorkError: the file cannot be loaded or run, or the measurement exceeded the limits.
     """
-    words = ["--threads", str(threads)]
-    words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
     tied = tensorrt is not None or path.suffix == SUFFIX
     words = ["--threads", str(threads), "--batch-rows", str(evidence.batch_rows)]
+    words += ["--gpu"] if gpu else []
     words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
     speed, serving_rows, golden = _run_probe(path, evidence, words, limits)
     answers = read_answers(path)

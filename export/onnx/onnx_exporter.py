@@ -62,6 +62,7 @@ class Exporter:
         timing_caches: folder of TensorRT's timing caches; None for no cache.
         tensorrt: options of onnxruntime's TensorRT provider, if serving uses TensorRT; None: do not
             use TensorRT.
+        gpu: whether serving runs on a GPU.
         trained_as: name of the trained model's stage, the first of the certificate.
         to_onnx: writes the trained model to an ONNX file; None to use PyTorch's exporter.
     """
@@ -77,6 +78,7 @@ class Exporter:
     axes: Axes = field(default_factory=dict)
     timing_caches: Path | None = None
     tensorrt: Mapping[str, str] | None = None
+    gpu: bool = False
     trained_as: str = "pytorch"
     to_onnx: Callable[[Path], None] | None = None
     _failed: dict[str, WorkError] = field(default_factory=dict, init=False, repr=False)
@@ -139,7 +141,9 @@ class Exporter:
         """Measure a file, and return the candidate with the given variant name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
-            name, path, evidence, self.objective, self.threads, self.limits, tensorrt=options
+            *(name, path, evidence, self.objective, self.threads, self.limits),
+            tensorrt=options,
+            gpu=self.gpu,
         )
         return replace(found, notes=self._notes(name), is_served=name not in ENGINES)
 

@@ -21,6 +21,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import AcceleratorSpec
 
 TENSORRT, CUDA = "TensorrtExecutionProvider", "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     # onnxruntime's own classes, which share no base class but Exception.
     *(
@@ -38,7 +39,12 @@ class OnnxSession:
     """A loaded ONNX model. Another process has to open the file again by its path."""
 
     def __init__(
-        self, path: Path | bytes, threads: int = 1, tensorrt: Mapping[str, str] | None = None
+        self,
+        path: Path | bytes,
+        threads: int = 1,
+        tensorrt: Mapping[str, str] | None = None,
+        *,
+        gpu: bool = True,
     ) -> None:
         """Open a model.
 
@@ -47,6 +53,7 @@ class OnnxSession:
             threads: threads of one operator; operators run one at a time.
             tensorrt: options of the TensorRT provider, which runs the operators that it supports;
                 None: do not use TensorRT.
+            gpu: whether to run on a GPU, if there is one.
 
         Raises:
             InputError: the file is not a model that ONNX Runtime can run.
@@ -62,7 +69,7 @@ class OnnxSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
-            providers = _providers_with_options()
+            providers = _providers_with_options() if gpu else [CPU]
             if tensorrt is not None:
                 providers.insert(0, (TENSORRT, dict(tensorrt)))
             self._session: Any = onnxruntime.InferenceSession(model, options, providers=providers)
@@ -124,7 +131,7 @@ def _find_missing_kernel(error: str) -> str | None:
 def execution_providers() -> list[str]:
     """Return the execution providers of this machine, the fastest first."""
     available = onnxruntime.get_available_providers()
-    return [provider for provider in (CUDA, "CPUExecutionProvider") if provider in available]
+    return [provider for provider in (CUDA, CPU) if provider in available]
 
 
 def _providers_with_options() -> list[Any]:

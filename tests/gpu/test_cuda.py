@@ -35,7 +35,7 @@ def test_a_variant_answers_on_cuda_nearly_as_pytorch_does(
 
 
 def test_candidates_are_measured_on_cuda(digits: Any, tmp_path: Path) -> None:
-    exporter = digits.exporter(tmp_path, "onnx-fp32", "onnx-fp16")
+    exporter = digits.exporter(tmp_path, "onnx-fp32", "onnx-fp16", gpu=True)
     found = exporter.candidates(digits.evidence())
     assert [each.reason for each in found] == [None, None]
     assert all(each.stage.metric_loss <= 0.01 for each in found)

@@ -2,14 +2,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from sklearn.metrics import accuracy_score
 
+from millrace.export.onnx import measure_graph
 from millrace.export.onnx.graph_certificate import GraphStage
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence, measure
 from millrace.export.select import Gates, apply_gates
 from millrace.models.common.digest import digest_of
-from millrace.models.common.subprocess_runner import Limits
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
+from millrace.models.inference.onnx_session import CPU, CUDA, OnnxSession
 
 GATES = Gates(max_loss=0.01)
 LIMITS = Limits(120.0, 16 << 30)
@@ -69,6 +72,39 @@ def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> No
     assert 0 < speed.p50_ms <= speed.p99_ms < 1000
     assert speed.rows_per_second > 100
     assert 2**24 < speed.peak_memory_bytes < 2**28  # and not what this process holds, with torch
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_form_is_measured_where_it_will_be_served(
+    exported: Any, evidence: Evidence, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def run(*args: Any, **options: Any) -> bytes:
+        asked.extend(args[1])
+        return run_in_subprocess(*args, **options)
+
+    monkeypatch.setattr(measure_graph, "run_in_subprocess", run)
+    measure("fp32", exported.path, evidence, exported.objective, 1, LIMITS, gpu=gpu)
+    assert ("--gpu" in asked) is gpu
+
+
+def test_a_session_runs_on_the_cpu_where_that_is_asked(
+    exported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def session(*args: Any, providers: list[Any], **options: Any) -> onnxruntime.InferenceSession:
+        asked.append(providers[0])
+        return opened(*args, providers=[CPU], **options)
+
+    opened = onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    OnnxSession(exported.path, gpu=False)
+    OnnxSession(exported.path)
+    assert asked == [CPU, (CUDA, {"use_tf32": "0"})]
 
 
 def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence) -> None:
