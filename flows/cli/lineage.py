@@ -7,6 +7,7 @@ from typing import Any
 
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
+from millrace.models.data.part_store import read_manifest
 from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
@@ -99,9 +100,10 @@ def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]
         return {}
     try:
         snapshot = open_snapshot(installation, *named)
+        sources = read_manifest(snapshot)
     except MillraceError as error:
         return {"unknown": error.what}
     if not snapshot.removed:
-        return snapshot.source
+        return sources
     gone = f"the rows were removed on {snapshot.removed[:10]} by the dataset's retention"
-    return {**snapshot.source, "removed": gone}
+    return {**sources, "removed": gone}

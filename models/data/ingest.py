@@ -21,6 +21,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.part_store import (
+    PARTS,
     PartList,
     reading_of,
     stored_parts,
@@ -41,7 +42,7 @@ from millrace.models.data.snapshots import (
     metadata_of,
     newest_snapshot,
 )
-from millrace.models.data.sources.find_files import FileSource, manifest_of
+from millrace.models.data.sources.find_files import FileSource
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import Source
 from millrace.models.data.spool import staging_folder
@@ -153,12 +154,10 @@ def _snapshot_of(
 
 
 def _manifest(combined: Combined, source: Source) -> dict[str, Any]:
-    """Return the manifest of the source; the files' digests are those of the parts."""
+    """Return the manifest of the source; of files, it names the parts that list them."""
     if not isinstance(source, FileSource):
         return source.describe()
-    files = {file.path: file for part in combined.parts for file in part.sources}
-    ordered = [manifest_of(files[path]) for path in sorted(files)]
-    return {"format": source.format, "files": ordered}
+    return {"format": source.format, PARTS: [part.id for part in combined.parts]}
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """Where the parts of a dataset's snapshots are stored: one JSON file each in the table's folder.
 
-A snapshot's commit names its parts. It also keeps the source's manifest, so that it stays known
-which files a snapshot was made of; the part files go with the rows. Delta leaves folders that begin
-with `_` alone.
+A snapshot's commit names its parts. The part files go with the rows, but which files of the source
+they list is known for ever: before a part file is removed, its list is copied to a folder of its
+own. So the list of a file is written once, and not again by each commit. Delta leaves folders that
+begin with `_` alone.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -16,15 +17,22 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from millrace.models.common.errors import WorkError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.folder import Folder
 from millrace.models.data.parts import Part, files_of
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import METADATA as SNAPSHOT
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.find_files import manifest_of
+from millrace.models.data.sources.source import SourceFile
 from millrace.models.data.table_commit import filesystem_of
 
 METADATA = "millrace.parts"
-FOLDER = "_parts"
+FOLDER, SOURCES = "_parts", "_sources"
+"""Folders of the parts, and of the lists of files of removed parts."""
+PARTS = "parts"
+"""The key of a manifest with the names of the parts that list the files."""
 UNCHANGED = "unchanged.json"
 """The file with the parts of a later reading that gave the rows of the newest snapshot again."""
 FORMAT = 1
@@ -91,6 +99,55 @@ def _newest_list(uri: str, commit: dict[str, Any]) -> PartList | None:
     if values.get("version") == commit.get("version"):
         return PartList.from_json(values)
     return PartList.of_commit(commit)
+
+
+def read_manifest(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the source of a snapshot: format and files with digests, or a table's version.
+
+    The files are known after the rows have been removed.
+
+    Raises:
+        WorkError: another program has removed a list of files.
+        OSError: the table's folder cannot be read.
+    """
+    named = snapshot.source.get(PARTS)
+    if named is None:  # no files, or an older commit, which lists them itself
+        return dict(snapshot.source)
+    # A large file is in several parts.
+    files = {file.path: file for id in named for file in _read_sources(snapshot, id)}
+    ordered = [manifest_of(files[path]) for path in sorted(files)]
+    return {"format": snapshot.source["format"], "files": ordered}
+
+
+def _read_sources(snapshot: Snapshot, id: str) -> list[SourceFile]:
+    """Return the files of the source that a part lists, or listed before it was removed."""
+    for folder in (FOLDER, SOURCES):
+        values = Folder(f"{snapshot.uri}/{folder}").read_json(f"{id}.json")
+        if values is not None:
+            return [SourceFile(**file) for file in values["sources"]]
+    raise WorkError(
+        f"which files snapshot {snapshot.version} of {snapshot.name!r} was made of is not known",
+        seen=f"no file {id}.json in {snapshot.uri}/{FOLDER} or {SOURCES}",
+        hint="restore the table's folder from a backup",
+    )
+
+
+def keep_sources(uri: str, names: Collection[str]) -> None:
+    """Copy the lists of files of parts that are about to be removed, if a snapshot needs them.
+
+    Args:
+        uri: URI of the dataset's table.
+        names: names of the part files.
+
+    Raises:
+        OSError: the table's folder cannot be written.
+    """
+    commits = [json.loads(each[SNAPSHOT]) for each in DeltaTable(uri).history() if SNAPSHOT in each]
+    needed = {f"{id}.json" for commit in commits for id in commit["source"].get(PARTS, ())}
+    for name in needed.intersection(names):
+        values = Folder(f"{uri}/{FOLDER}").read_json(name)
+        if values is not None:
+            Folder(f"{uri}/{SOURCES}").write_json(name, {"sources": values["sources"]})
 
 
 def reading_of(spec: DatasetSpec) -> str:

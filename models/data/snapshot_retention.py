@@ -1,12 +1,14 @@
 """Removes the rows of old snapshots, and what killed ingestions left in a dataset's table.
 
-The commits stay: which files, with which digests, a snapshot was made of is known for ever.
+The commits and the lists of files stay: which files, with which digests, a snapshot was made of is
+known for ever.
 """
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 from deltalake import DeltaTable
 
@@ -14,7 +16,7 @@ from millrace.models.common.errors import TransientError
 from millrace.models.data.folder import Folder
 from millrace.models.data.lease import hold_lease
 from millrace.models.data.part_store import FOLDER as PARTS
-from millrace.models.data.part_store import part_files
+from millrace.models.data.part_store import keep_sources, part_files
 from millrace.models.data.snapshot_use import is_ingesting
 from millrace.models.data.snapshots import RETENTION, list_versions, read_removed, write_removed
 from millrace.models.data.table_files import (
@@ -66,6 +68,7 @@ def remove_snapshots(
         if removed:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_removed(uri, dict.fromkeys(removed, now))
+        keep_sources(uri, [PurePosixPath(file.path).name for file in files])
         return delete_files(uri, files)
 
 

@@ -55,7 +55,8 @@ class Snapshot:
         rows: number of rows.
         schema: schema of the rows.
         statistics: statistics over all rows, by column.
-        source: manifest of the source: format and files with digests, or a table's version.
+        source: manifest of the source: format and parts, or a table's version; `read_manifest`
+            returns the files instead of the parts.
         quarantined: number of the source's rows in quarantine.
         reasons: number of quarantined rows by reason, the most frequent first.
         repeated_keys: number of rows whose key an earlier row has; None if that is not known, or if

@@ -16,6 +16,7 @@ from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as tables
 from millrace.models.data import quarantine, read_source, row_files, snapshots, table_commit
+from millrace.models.data.part_store import read_manifest
 from millrace.models.data.sources import csv_source
 
 Ingest = Callable[..., snapshots.Snapshot]
@@ -64,7 +65,7 @@ def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
     assert found.schema.column("y").categories == ("a", "b")
     assert found.classes == {"a": 50, "b": 50}
     assert found.statistics == made.statistics
-    assert found.source["files"][0]["path"] == str(tmp_path / "r.csv")
+    assert read_manifest(found)["files"][0]["path"] == str(tmp_path / "r.csv")
     rows = pa.Table.from_batches(snapshots.scan(found)).to_pylist()
     assert sorted(int(row["_key"]) for row in rows) == list(range(100))
     assert list(rows[0]) == ["id", "x", "y", "_key", "_bucket"]
