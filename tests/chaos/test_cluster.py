@@ -77,6 +77,11 @@ class Stage:
         """Return how many files of a day are written."""
         return len(list(self.tables.glob(f"date={day}/*/*.parquet")))
 
+    def complete(self, day: str) -> int:
+        """Return how many files of a day are complete: their checkpoints no longer pend."""
+        files = self.tables.glob(f"_jobs/date={day}/*/checkpoints/*/*.parquet")
+        return sum(".pending" not in file.name for file in files)
+
     def jobs(self, day: str) -> list[dict[str, Any]]:
         """Return the jobs that were submitted for a day."""
         return [j for j in self.cluster.jobs() if j["metadata"].get("millrace.date") == day]
@@ -156,7 +161,7 @@ def test_a_flow_that_is_killed_is_taken_up_by_the_next(stage: Stage) -> None:
 def test_a_flow_that_is_ended_ends_its_job_and_the_next_goes_on_from_there(stage: Stage) -> None:
     day = stage.day()
     flow = stage.start(day)
-    until(lambda: stage.files(day) > 0, flow)
+    until(lambda: stage.complete(day) > 0, flow)
     flow.send_signal(signal.SIGTERM)  # as Prefect does where a run is cancelled
     _, said = flow.communicate(timeout=SECONDS)
     assert flow.returncode == 128 + signal.SIGTERM
