@@ -17,6 +17,12 @@ from ray._private.parameter import RayParams
 from millrace.models.common.ray_folder import ray_folder
 from millrace.models.ray import worker
 
+GCS_SECONDS = 10
+"""How long processes wait for a GCS that is gone, before they end.
+
+No other one is started. By Ray's default a command would end a minute after its raylet was killed.
+"""
+
 
 class HeadNode(Node):  # type: ignore[misc, unused-ignore]
     """A head node without a dashboard."""
@@ -53,6 +59,9 @@ def start_head(cpus: int) -> HeadNode:
         "no_monitor": True,
         "temp_dir": str(ray_folder()),
         "worker_path": str(Path(worker.__file__)),
-        "_system_config": {"prestart_worker_first_driver": False},
+        "_system_config": {
+            "prestart_worker_first_driver": False,
+            "gcs_rpc_server_reconnect_timeout_s": GCS_SECONDS,
+        },
     }
     return HeadNode(RayParams(**options), head=True, shutdown_at_exit=False, spawn_reaper=True)

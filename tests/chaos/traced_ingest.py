@@ -20,6 +20,7 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import cluster_tasks, parts
 from millrace.models.data.ingest import ingest
+from millrace.models.data.part_store import read_manifest
 
 VALUES = {"name": "t", "dataset": {"source": "*.csv", "target": "y", "max_quarantine": 0.5}}
 SECONDS = 2.0
@@ -72,8 +73,9 @@ def main(words: Sequence[str]) -> None:
     cluster_tasks.run_ingest_task = trace_task
     installation = Installation(home, "", str(home / "tables"), ray_address=address)
     made = ingest(Pipeline.model_validate(VALUES).with_folder(folder), installation)
-    facts = ("digest", "rows", "quarantined", "reasons", "source", "uri")
+    facts = ("digest", "rows", "quarantined", "reasons", "uri")
     values = {name: getattr(made, name) for name in facts}
+    values["source"] = read_manifest(made)
     values["statistics"] = {name: each.as_json() for name, each in made.statistics.items()}
     print(json.dumps(values))  # noqa: T201
 
