@@ -180,6 +180,9 @@ def _die_with(parent: int) -> None:
 
 def _end_as(code: int) -> NoReturn:
     """End with an exit code, or by the signal whose negative number it is."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # the stream's reader may be gone
+            stream.flush()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

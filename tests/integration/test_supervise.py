@@ -254,6 +254,9 @@ def test_what_a_crash_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.M
         env={**os.environ, MARK: str(chosen.home)},
         start_new_session=True,
     )
+    deadline = time.monotonic() + 60
+    while left.pid not in {each.pid for each in processes.find_marked(MARK, str(chosen.home))}:
+        assert time.monotonic() < deadline  # a process has no environment for a moment of its exec
     # The id of the dead supervisor now belongs to somebody else, who must not be stopped.
     run_state.write(chosen.run, run_state.RunRecord(os.getpid(), 0.0))
     found = control.status(chosen)
