@@ -157,9 +157,10 @@ def _train_and_register(
         trained = train_on_ray(kind, installation, prepared, run)
     drawing.begin(steps_of(kind).draw_training(trained))
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
-        exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
+        exported = export_candidates(
+            kind, pipeline, installation, snapshot, trained, Path(folder), drawing
+        )
         report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-        drawing.add(report.figures)
         with report_while("registering the model"):
             await_mlflow(uri)
             version = register_version(

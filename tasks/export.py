@@ -22,6 +22,7 @@ from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.steps import Export, Exported, LiveCertificate, Trained, steps_of
 from millrace.tasks.progress import bar, log
+from millrace.tasks.reports.drawing import Drawing
 from millrace.tasks.retry import step
 
 BUSY = 0.3
@@ -39,6 +40,7 @@ def export_candidates(
     snapshot: Snapshot,
     trained: Trained[Any],
     folder: Path,
+    drawing: Drawing,
 ) -> Exported:
     """Export a trained model as candidates, measure them, and certify the one to register.
 
@@ -49,6 +51,7 @@ def export_candidates(
         snapshot: gives the calibration rows and the test split.
         trained: the trained model.
         folder: an empty folder for the files, kept until the version is registered.
+        drawing: draws the pictures of the candidates, while the chosen one is certified.
 
     Raises:
         WorkError: no variant could be made that gives finite answers.
@@ -68,6 +71,8 @@ def export_candidates(
             chosen.name,
             chosen.reason,
         )
+    figures = steps_of(kind).draw_export(pipeline, trained, export, candidates, chosen)
+    drawing.add(figures)
     header = _header(pipeline, snapshot, chosen)
     certificate = replace(
         export.certificate(header, candidates, chosen), forms=certify_candidates(candidates)

@@ -156,7 +156,6 @@ class KindReport:
     Attributes:
         metrics: metrics of the MLflow run, in addition to those of training.
         texts: text files of the run, by artifact path.
-        figures: what draws the pictures of the export, by artifact path.
         tags: tags of the registered version.
         description: the description of the version's page, in Markdown.
         facts: table rows about the training data, for the run's page.
@@ -168,7 +167,6 @@ class KindReport:
 
     metrics: Mapping[str, float]
     texts: Mapping[str, str]
-    figures: Mapping[str, Draw]
     tags: Mapping[str, str]
     description: str
     facts: Sequence[Row]
@@ -397,6 +395,25 @@ class KindSteps(Protocol):
 
     def draw_training(self, trained: Trained[Any]) -> Mapping[str, Draw]:
         """Return what draws the pictures of the training, by artifact path."""
+        ...
+
+    def draw_export(
+        self,
+        pipeline: Pipeline,
+        trained: Trained[Any],
+        export: Any,
+        candidates: Sequence[Any],
+        chosen: Any,
+    ) -> Mapping[str, Draw]:
+        """Return what draws the pictures of the export, by artifact path.
+
+        Args:
+            pipeline: the pipeline.
+            trained: the trained model.
+            export: the export that made the candidates.
+            candidates: the measured candidates.
+            chosen: the candidate to register.
+        """
         ...
 
     def report(

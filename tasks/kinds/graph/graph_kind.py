@@ -57,6 +57,7 @@ class GraphKind(ModelKind):
         "export": f"{HERE}.graph_export:export_graph",
         "save_model": f"{HERE}.graph_files:save_graph",
         "draw_training": f"{HERE}.graph_report:draw_training",
+        "draw_export": f"{HERE}.graph_report:draw_export",
         "report": f"{HERE}.graph_report:report_graph",
         "evidence": f"{HERE}.graph_evidence:graph_evidence",
         "certify": f"{HERE}.graph_certify:certify_graph",

@@ -21,6 +21,7 @@ from millrace.tasks.reports.plots import (
 )
 
 if TYPE_CHECKING:
+    from millrace.tasks.kinds.graph.graph_export import GraphExport
     from millrace.tasks.kinds.graph.graph_train import GraphTraining  # imports torch
 
 GATES = Gates(0.0)
@@ -37,7 +38,6 @@ def report_graph(
     return KindReport(
         metrics=dict(_metrics(exported.candidates, certificate)),
         texts={ENCODING: trained.details.encoding.to_json(), "export/candidates.md": candidates},
-        figures=_figures(pipeline, exported, trained.details.encoding.labels),
         tags={
             f"millrace.{certificate.metric_name}": f"{stage.metric:.4f}",
             "millrace.metric_loss": f"{stage.metric_loss:.4%}",
@@ -76,18 +76,27 @@ def draw_training(trained: "Trained[GraphTraining]") -> dict[str, Draw]:
     return {"plots/learning_curves.png": curves}
 
 
-def _figures(pipeline: Pipeline, exported: Exported, labels: Sequence[Any]) -> dict[str, Draw]:
-    export, metric_name = exported.export, exported.certificate.metric_name
-    answers, target = export.answers(exported.chosen), export.measured_on.target
+def draw_export(
+    pipeline: Pipeline,
+    trained: "Trained[GraphTraining]",
+    export: "GraphExport",
+    candidates: Sequence[GraphCandidate],
+    chosen: GraphCandidate,
+) -> dict[str, Draw]:
+    """Return what draws the pictures of the export, by artifact path."""
+    from millrace.models.families.objective import objective_of
+
+    encoding = trained.details.encoding
+    answers, target = export.answers(chosen), export.measured_on.target
     figures: dict[str, Draw] = {}
-    if labels:
+    if labels := encoding.labels:
         matrix = partial(confusion_matrix, answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix
     else:
         figure = partial(predicted_against_true, answers[:, 0], target)
         figures["plots/predicted_against_true.png"] = figure
     is_throughput = pipeline.export.objective == "throughput"
-    front = pareto_front(exported.candidates, GATES)
+    front = pareto_front(candidates, GATES)
     points = [
         VariantPoint(
             each.name,
@@ -96,14 +105,15 @@ def _figures(pipeline: Pipeline, exported: Exported, labels: Sequence[Any]) -> d
             each.size_bytes,
             each.name in front,
             each.reason is not None,
-            each.name == exported.certificate.candidate,
+            each.name == chosen.name,
         )
-        for each in exported.candidates
+        for each in candidates
         if each.stage is not None and each.speed is not None and each.stage.metric is not None
     ]
     if points:
         cost_of = "a row of a full batch" if is_throughput else "p50 of one row"
-        figures["plots/candidates.png"] = partial(pareto_picture, points, metric_name, cost_of)
+        metric = objective_of(encoding).metric
+        figures["plots/candidates.png"] = partial(pareto_picture, points, metric, cost_of)
     return figures
 
 

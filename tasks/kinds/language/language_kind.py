@@ -53,6 +53,7 @@ class LanguageKind(ModelKind):
         "export": f"{HERE}.language_export:export_language",
         "save_model": f"{HERE}.language_files:save_language_model",
         "draw_training": f"{HERE}.language_report:draw_training",
+        "draw_export": f"{HERE}.language_report:draw_export",
         "report": f"{HERE}.language_report:report_language",
         "evidence": f"{HERE}.language_evidence:language_evidence",
         "certify": f"{HERE}.language_certify:certify_language",

@@ -53,7 +53,6 @@ def report_language(
             "export/forms.md": variants,
             "samples.md": written,
         },
-        figures=_figures(exported),
         tags=tags,
         description=f"{baselines}\n\n{variants}",
         facts=(
@@ -123,7 +122,15 @@ def draw_training(trained: Trained[DecoderTraining]) -> dict[str, Draw]:
     return {"plots/learning_curve.png": partial(loss_curve, trained.history, lines)}
 
 
-def _figures(exported: Exported) -> dict[str, Draw]:
+def draw_export(
+    pipeline: Pipeline,
+    trained: Trained[DecoderTraining],
+    export: LanguageExport,
+    candidates: Sequence[LanguageCandidate],
+    chosen: LanguageCandidate,
+) -> dict[str, Draw]:
+    """Return what draws the pictures of the export, by artifact path."""
+    del pipeline, trained, export
     points = [
         PerplexityPoint(
             name=each.name,
@@ -131,9 +138,9 @@ def _figures(exported: Exported) -> dict[str, Draw]:
             size_mib=each.size_bytes / MIB,
             tokens_per_second=dict(each.speed.tokens_per_second),
             refused=not each.passed,
-            chosen=each.name == exported.certificate.candidate,
+            chosen=each.name == chosen.name,
         )
-        for each in exported.candidates
+        for each in candidates
         if each.stage is not None and each.speed is not None
     ]
     return {"plots/forms.png": partial(perplexity_picture, points)} if points else {}

@@ -18,6 +18,7 @@ from millrace.tasks.kinds.graph.graph_report import (
     candidate_row,
     candidates_table,
     certificate_table,
+    draw_export,
     report_graph,
 )
 from millrace.tasks.kinds.graph.graph_train import GraphTraining
@@ -89,13 +90,13 @@ def test_a_compressed_model_is_shown_beside_another_with_their_sizes() -> None:
     assert reference == "| compared with m version 3, onnx-fp32 |  | 0.9900 | +1.23% | 8 KiB |"
 
 
-def reported(
+def run_of(
     *candidates: GraphCandidate,
     labels: tuple[str, ...] = ("no", "yes"),
     objective: str = "latency",
     **certificate: Any,
-) -> KindReport:
-    """Return the report of a run; its first candidate was chosen."""
+) -> tuple[Pipeline, Trained[GraphTraining], Exported]:
+    """Return a run; its first candidate was chosen."""
     pytorch = GraphStage("pytorch", 0.0, 0.0, 0.99, 0.0)
     stages = (pytorch, *(each.stage for each in candidates if each.stage))
     made = replace(CERTIFICATE, stages=stages, **certificate)
@@ -116,8 +117,13 @@ def reported(
             "export": {"objective": objective},
         }
     )
+    return pipeline, trained, Exported(export, candidates, candidates[0], made, {}, {})
+
+
+def reported(*candidates: GraphCandidate, **options: Any) -> KindReport:
+    """Return the report of a run; its first candidate was chosen."""
     snapshot: Any = None
-    exported = Exported(export, candidates, candidates[0], made, {}, {})
+    pipeline, trained, exported = run_of(*candidates, **options)
     return report_graph(pipeline, snapshot, trained, exported)
 
 
@@ -173,8 +179,11 @@ def test_a_run_keeps_texts_and_pictures(
     labels: tuple[str, ...], picture: str, objective: str
 ) -> None:
     metric = "accuracy" if labels else "r2"
-    found = reported(MEASURED, labels=labels, objective=objective, metric_name=metric)
-    assert set(found.figures) == {f"plots/{name}.png" for name in (picture, "candidates")}
+    options: Any = {"labels": labels, "objective": objective, "metric_name": metric}
+    pipeline, trained, run = run_of(MEASURED, **options)
+    figures = draw_export(pipeline, trained, run.export, run.candidates, run.chosen)
+    assert set(figures) == {f"plots/{name}.png" for name in (picture, "candidates")}
+    found = reported(MEASURED, **options)
     assert set(found.texts) == {"encoding.json", "export/candidates.md"}
     assert [title for title, _ in found.sections] == ["Candidates", "Certificate"]
     assert found.description == found.sections[1][1]

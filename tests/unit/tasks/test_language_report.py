@@ -24,6 +24,7 @@ from millrace.tasks.kinds.language.language_export import LanguageExport
 from millrace.tasks.kinds.language.language_report import (
     baselines_table,
     code,
+    draw_export,
     report_language,
     samples,
     variant_row,
@@ -171,7 +172,9 @@ def test_a_run_keeps_texts_and_pictures(tmp_path: Path) -> None:
     found = reported(tmp_path)
     assert set(found.texts) == {"golden.json", "export/forms.md", "samples.md"}
     assert found.texts["golden.json"] == WRITTEN[INT8].to_json()
-    assert set(found.figures) == {"plots/forms.png"}
+    run: Any = None
+    figures = draw_export(run, run, run, CANDIDATES, CANDIDATES[1])
+    assert set(figures) == {"plots/forms.png"}
     assert [title for title, _ in found.sections] == [
         *("Perplexity on the test split", "Variants", "What it writes"),
     ]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from millrace.export.certificate import certify_candidates
 from millrace.export.language.language_certificate import (
@@ -40,7 +39,6 @@ SNAPSHOT = Snapshot("texts", "uri", 3, "d" * 64, 10, TableSchema((), (), "text",
 REPORT = KindReport(
     metrics={"test.openvino-int8.perplexity": 12.5},
     texts={"samples.md": "what it writes"},
-    figures={"plots/forms.png": Figure},
     tags={"millrace.perplexity": "12.5000"},
     description="# How good it is",
     facts=(),
