@@ -114,7 +114,10 @@ class TrackedRun:
 
     def rename(self, name: str) -> None:
         """Set the run's name, which replaces MLflow's random one."""
-        self.client.update_run(self.run_id, name=name)
+        from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
+
+        # `update_run` would read the whole run, with its metrics.
+        self.client.set_tag(self.run_id, MLFLOW_RUN_NAME, name)
 
     def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
         """Log a dataset snapshot as the run's input."""
