@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,10 +57,12 @@ class FakeExport:
     Attributes:
         made: the candidates.
         folder: where a file of the evidence is.
+        drawn: what is drawn: the candidates and the chosen one.
     """
 
     made: Sequence[LanguageCandidate]
     folder: Path
+    drawn: list[Any]
     gates: Gates = language_gates()
 
     def candidates(self) -> Iterator[LanguageCandidate]:
@@ -69,6 +72,7 @@ class FakeExport:
         self, header: Header, candidates: Sequence[Any], chosen: Any
     ) -> LanguageCertificate:
         assert tuple(candidates) == tuple(self.made)
+        assert self.drawn == [(*self.made, chosen)], "while the chosen one is certified"
         return LanguageCertificate(**asdict(header), max_perplexity_increase=0.01)
 
     def model_files(self, chosen: Any) -> Mapping[str, Path]:
@@ -81,16 +85,23 @@ class FakeExport:
 
 def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: LanguageCandidate) -> Exported:
     """Export candidates that are known."""
-    installation, trained = Installation(folder, "", ""), object()
+    installation, trained, drawn = Installation(folder, "", ""), object(), list[Any]()
 
     class Steps:
         def export(self, *given: object) -> FakeExport:
             assert given == (PIPELINE, installation, SNAPSHOT, trained, folder)
-            return FakeExport(made, folder)
+            return FakeExport(made, folder, drawn)
+
+        def draw_export(
+            self, pipeline: Any, run: Any, export: Any, candidates: Any, chosen: Any
+        ) -> Any:
+            assert (pipeline, run) == (PIPELINE, trained)
+            return (*candidates, chosen)
 
     monkeypatch.setattr(module, "steps_of", lambda kind: Steps())
+    drawing = SimpleNamespace(add=drawn.append)
     given: Any = (kind_named("language"), PIPELINE, installation, SNAPSHOT, trained, folder)
-    return export_candidates.fn(*given)
+    return export_candidates.fn(*given, drawing)
 
 
 @pytest.fixture(autouse=True)
