@@ -55,7 +55,7 @@ def _trained(
     snapshot: Any = SimpleNamespace(
         rows=10, version=0, created=True, quarantined=1790, reasons={"a: null": 1790}
     )
-    report = KindReport({}, {}, {}, {}, "", (), (), rows=(("test accuracy", "0.9900"),))
+    report = KindReport({}, {}, {}, "", (), (), rows=(("test accuracy", "0.9900"),))
     outcome = TrainOutcome(
         snapshot=snapshot,
         candidates=(),
@@ -152,7 +152,7 @@ def test_what_is_printed_as_json_has_no_paths(tmp_path: Path) -> None:
         repeated_keys=3,
         files_read=FilesRead(4, 1, changed=1),
     )
-    report = KindReport({}, {}, {}, {}, "", (), (), (), json={"tokens": {"version": 7}})
+    report = KindReport({}, {}, {}, "", (), (), (), json={"tokens": {"version": 7}})
     outcome = _trained(
         CHALLENGER, SERVER, candidates=(made, compared), snapshot=snapshot, report=report
     )
