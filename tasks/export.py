@@ -71,8 +71,7 @@ def export_candidates(
             chosen.name,
             chosen.reason,
         )
-    figures = steps_of(kind).draw_export(pipeline, trained, export, candidates, chosen)
-    drawing.add(figures)
+    drawing.add(steps_of(kind).draw_export(export, candidates, chosen))
     header = _header(pipeline, snapshot, chosen)
     certificate = replace(
         export.certificate(header, candidates, chosen), forms=certify_candidates(candidates)

@@ -124,10 +124,14 @@ def run_and_exit(command: Callable[[], None]) -> NoReturn:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     threading._shutdown()  # type: ignore[attr-defined]  # joins the threads that are not daemons
     atexit._run_exitfuncs()
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # the stream's reader may be gone
             stream.flush()
-    os._exit(code)
 
 
 def _run(command: Callable[[], None], write: int) -> None:
@@ -180,9 +184,7 @@ def _die_with(parent: int) -> None:
 
 def _end_as(code: int) -> NoReturn:
     """End with an exit code, or by the signal whose negative number it is."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # the stream's reader may be gone
-            stream.flush()
+    _flush()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

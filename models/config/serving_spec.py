@@ -110,6 +110,11 @@ class ServingSpec(Spec):
         "count, or all.",
     )
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the instances run on a GPU."""
+        return self.device == "gpu"
+
     @model_validator(mode="after")
     def _require_gpu(self) -> "ServingSpec":
         if self.accelerator is not None and self.device != "gpu":

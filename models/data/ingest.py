@@ -21,7 +21,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.category_limit import require_few_categories
 from millrace.models.data.forgotten_keys import ForgottenKeys
 from millrace.models.data.part_store import (
-    PARTS,
+    LISTED_BY,
     PartList,
     reading_of,
     stored_parts,
@@ -157,7 +157,7 @@ def _manifest(combined: Combined, source: Source) -> dict[str, Any]:
     """Return the manifest of the source; of files, it names the parts that list them."""
     if not isinstance(source, FileSource):
         return source.describe()
-    return {"format": source.format, PARTS: [part.id for part in combined.parts]}
+    return {"format": source.format, LISTED_BY: [part.id for part in combined.parts]}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from millrace.models.data.table_commit import filesystem_of
 METADATA = "millrace.parts"
 FOLDER, SOURCES = "_parts", "_sources"
 """Folders of the parts, and of the lists of files of removed parts."""
-PARTS = "parts"
+LISTED_BY = "parts"
 """The key of a manifest with the names of the parts that list the files."""
 UNCHANGED = "unchanged.json"
 """The file with the parts of a later reading that gave the rows of the newest snapshot again."""
@@ -110,7 +110,7 @@ def read_manifest(snapshot: Snapshot) -> dict[str, Any]:
         WorkError: another program has removed a list of files.
         OSError: the table's folder cannot be read.
     """
-    named = snapshot.source.get(PARTS)
+    named = snapshot.source.get(LISTED_BY)
     if named is None:  # no files, or an older commit, which lists them itself
         return dict(snapshot.source)
     # A large file is in several parts.
@@ -143,7 +143,7 @@ def keep_sources(uri: str, names: Collection[str]) -> None:
         OSError: the table's folder cannot be written.
     """
     commits = [json.loads(each[SNAPSHOT]) for each in DeltaTable(uri).history() if SNAPSHOT in each]
-    needed = {f"{id}.json" for commit in commits for id in commit["source"].get(PARTS, ())}
+    needed = {f"{id}.json" for commit in commits for id in commit["source"].get(LISTED_BY, ())}
     for name in needed.intersection(names):
         values = Folder(f"{uri}/{FOLDER}").read_json(name)
         if values is not None:

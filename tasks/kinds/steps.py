@@ -398,18 +398,11 @@ class KindSteps(Protocol):
         ...
 
     def draw_export(
-        self,
-        pipeline: Pipeline,
-        trained: Trained[Any],
-        export: Any,
-        candidates: Sequence[Any],
-        chosen: Any,
+        self, export: Any, candidates: Sequence[Any], chosen: Any
     ) -> Mapping[str, Draw]:
         """Return what draws the pictures of the export, by artifact path.
 
         Args:
-            pipeline: the pipeline.
-            trained: the trained model.
             export: the export that made the candidates.
             candidates: the measured candidates.
             chosen: the candidate to register.

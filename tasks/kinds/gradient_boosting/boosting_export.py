@@ -87,7 +87,7 @@ def export_trees(
         validation=lambda: evidence_of(pipeline, exporter, test, target),
         folder=folder,
         threads=pipeline.serving.intra_op_thread_count,
-        gpu=pipeline.serving.device == "gpu",
+        gpu=pipeline.serving.on_gpu,
         spec=pipeline.export,
         trained_as="xgboost",
         to_onnx=partial(_convert, trained.weights, encoding.raw_width, objective.output, pipeline),

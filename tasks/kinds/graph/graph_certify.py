@@ -123,7 +123,9 @@ class _Work:
         self.features, self.target = split_rows(self.pipeline, self.snapshot, self.encoding, folder)
         self.folder = folder
         self.golden, self.answers = files.golden()
-        self.session = OnnxSession(files.model, threads=this_machine().cores)
+        self.session = OnnxSession(
+            files.model, threads=this_machine().cores, gpu=self.pipeline.serving.on_gpu
+        )
         self.most = self.pipeline.serving.max_batch_size
 
     @property

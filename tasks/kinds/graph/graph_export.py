@@ -259,7 +259,7 @@ def exporter_of(
         validation=validation,
         folder=folder,
         threads=pipeline.serving.intra_op_thread_count,
-        gpu=pipeline.serving.device == "gpu",
+        gpu=pipeline.serving.on_gpu,
         spec=pipeline.export,
         axes=axes_of(encoding.input, pipeline.serving.max_batch_size, pipeline.export.golden_rows),
         timing_caches=timing_caches,

@@ -77,16 +77,12 @@ def draw_training(trained: "Trained[GraphTraining]") -> dict[str, Draw]:
 
 
 def draw_export(
-    pipeline: Pipeline,
-    trained: "Trained[GraphTraining]",
-    export: "GraphExport",
-    candidates: Sequence[GraphCandidate],
-    chosen: GraphCandidate,
+    export: "GraphExport", candidates: Sequence[GraphCandidate], chosen: GraphCandidate
 ) -> dict[str, Draw]:
     """Return what draws the pictures of the export, by artifact path."""
     from millrace.models.families.objective import objective_of
 
-    encoding = trained.details.encoding
+    encoding = export.encoding
     answers, target = export.answers(chosen), export.measured_on.target
     figures: dict[str, Draw] = {}
     if labels := encoding.labels:
@@ -95,7 +91,7 @@ def draw_export(
     else:
         figure = partial(predicted_against_true, answers[:, 0], target)
         figures["plots/predicted_against_true.png"] = figure
-    is_throughput = pipeline.export.objective == "throughput"
+    is_throughput = export.pipeline.export.objective == "throughput"
     front = pareto_front(candidates, GATES)
     points = [
         VariantPoint(

@@ -123,14 +123,10 @@ def draw_training(trained: Trained[DecoderTraining]) -> dict[str, Draw]:
 
 
 def draw_export(
-    pipeline: Pipeline,
-    trained: Trained[DecoderTraining],
-    export: LanguageExport,
-    candidates: Sequence[LanguageCandidate],
-    chosen: LanguageCandidate,
+    export: LanguageExport, candidates: Sequence[LanguageCandidate], chosen: LanguageCandidate
 ) -> dict[str, Draw]:
     """Return what draws the pictures of the export, by artifact path."""
-    del pipeline, trained, export
+    del export
     points = [
         PerplexityPoint(
             name=each.name,

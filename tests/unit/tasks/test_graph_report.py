@@ -117,6 +117,7 @@ def run_of(
             "export": {"objective": objective},
         }
     )
+    export.encoding, export.pipeline = encoding, pipeline
     return pipeline, trained, Exported(export, candidates, candidates[0], made, {}, {})
 
 
@@ -180,8 +181,8 @@ def test_a_run_keeps_texts_and_pictures(
 ) -> None:
     metric = "accuracy" if labels else "r2"
     options: Any = {"labels": labels, "objective": objective, "metric_name": metric}
-    pipeline, trained, run = run_of(MEASURED, **options)
-    figures = draw_export(pipeline, trained, run.export, run.candidates, run.chosen)
+    *_, run = run_of(MEASURED, **options)
+    figures = draw_export(run.export, run.candidates, run.chosen)
     assert set(figures) == {f"plots/{name}.png" for name in (picture, "candidates")}
     found = reported(MEASURED, **options)
     assert set(found.texts) == {"encoding.json", "export/candidates.md"}

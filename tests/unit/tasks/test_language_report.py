@@ -172,8 +172,7 @@ def test_a_run_keeps_texts_and_pictures(tmp_path: Path) -> None:
     found = reported(tmp_path)
     assert set(found.texts) == {"golden.json", "export/forms.md", "samples.md"}
     assert found.texts["golden.json"] == WRITTEN[INT8].to_json()
-    run: Any = None
-    figures = draw_export(run, run, run, CANDIDATES, CANDIDATES[1])
+    figures = draw_export(export(**WRITTEN), CANDIDATES, CANDIDATES[1])
     assert set(figures) == {"plots/forms.png"}
     assert [title for title, _ in found.sections] == [
         *("Perplexity on the test split", "Variants", "What it writes"),
