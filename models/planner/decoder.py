@@ -1,0 +1,353 @@
+"""The sizes of a decoder, and what follows from them: parameters, operations, KV cache."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from millrace.models.common.errors import InputError
+
+Biases = Literal["none", "qkv", "attention", "all"]
+"""Which matrices have a bias: none, queries with keys and values, those of attention, or all."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a mixture-of-experts decoder.
+
+    Attributes:
+        count: experts of a layer, of which a token uses some.
+        per_token: experts that process a token.
+        width: intermediate width of an expert.
+        shared_width: intermediate width of all experts that process every token, together.
+        dense_layers: layers, from the first, that have an ordinary MLP instead.
+    """
+
+    count: int
+    per_token: int
+    width: int
+    shared_width: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2405.04434, section 2.1).
+
+    Attributes:
+        kv_rank: width of the compressed keys and values of a token.
+        rope_width: width of the part of a key with the rotary embedding, which all heads share.
+        nope_width: width of the part of a head's key without it.
+        value_width: width of a head's value.
+        query_rank: width of the compressed query; None: queries are not compressed.
+    """
+
+    kv_rank: int
+    rope_width: int
+    nope_width: int
+    value_width: int
+    query_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The sizes of a decoder.
+
+    Attributes:
+        layers: number of layers.
+        hidden: width of the residual stream.
+        heads: query heads of a layer.
+        kv_heads: heads of keys and values of a layer: fewer than `heads` in grouped-query
+            attention.
+        head_width: width of a head.
+        intermediate: width of an MLP.
+        vocabulary: rows of the embedding table.
+        gated: whether an MLP has a gate, as in llama: three matrices instead of two.
+        tied: whether the head is the embedding table.
+        positions: rows of a learned table of positions; 0: rotary or none.
+        biases: which matrices have a bias.
+        norms: norms of a layer.
+        norm_bias: whether a norm has a bias (LayerNorm) or not (RMSNorm).
+        query_key_norm: whether queries and keys are normalized, head by head.
+        final_norm: whether a norm follows the last layer.
+        experts: the experts; None: every layer has one MLP.
+        latent: latent attention; None: ordinary keys and values.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    intermediate: int
+    vocabulary: int
+    gated: bool = True
+    tied: bool = False
+    positions: int = 0
+    biases: Biases = "none"
+    norms: int = 2
+    norm_bias: bool = False
+    query_key_norm: bool = False
+    final_norm: bool = True
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters.
+
+        For a decoder like GPT-3 without its final norm this is 12lh²(1 + 13/12h + (V+s)/12lh)
+        (Narayanan et al. 2021, 2104.04473, equation 2).
+        """
+        tables = (self.vocabulary * (1 if self.tied else 2) + self.positions) * self.hidden
+        norm = self.hidden * (2 if self.norm_bias else 1)
+        per_layer = self._attention_parameters() + self.norms * norm
+        mlps = sum(self._mlp_parameters(width) * n for width, n in self._mlps())
+        return tables + self.layers * per_layer + mlps + self._router() + norm * self.final_norm
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of parameters that process one token: of the experts, those that it uses."""
+        return self.parameters - self._idle_experts()
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Number of parameters that a token is multiplied with, the head's included.
+
+        The embedding table is looked up, and biases and norms are left out.
+        """
+        mlps = sum(self._mlp_matrices(width) * n for width, n in self._mlps())
+        matrices = self.layers * self._attention_matrices() + mlps + self._router_matrices()
+        return matrices + self.vocabulary * self.hidden - self._idle_experts(biases=False)
+
+    @property
+    def kv_numbers_per_token(self) -> int:
+        """Numbers that the KV cache holds for a token, over all layers.
+
+        2·L·kv_heads·d; of latent attention L·(kv_rank + rope_width), as DeepSeek-V2 (2405.04434,
+        table 1) counts them.
+        """
+        if self.latent is not None:
+            return self.layers * (self.latent.kv_rank + self.latent.rope_width)
+        return 2 * self.layers * self.kv_heads * self.head_width
+
+    @property
+    def score_width(self) -> float:
+        """Width of the products of attention, of which a token has two for each token before it.
+
+        heads·d: once for its scores and once for the values. Latent attention has two widths,
+        of which this is the mean.
+        """
+        if self.latent is None:
+            return float(self.heads * self.head_width)
+        latent = self.latent
+        return self.heads * (latent.nope_width + latent.rope_width + latent.value_width) / 2
+
+    def forward_flops(self, context: float) -> float:
+        """Return the operations of the forward pass per token.
+
+        2 per parameter in a matrix product, and 4·L·heads·d·context for attention, which is
+        counted without the causal mask (PaLM, 2204.02311, appendix B).
+
+        Args:
+            context: tokens that each token attends to.
+        """
+        return 2.0 * self.matrix_parameters + 4.0 * self.layers * self.score_width * context
+
+    def kv_bytes_per_token(self, width: float = 2.0) -> float:
+        """Return the bytes of the KV cache of a token.
+
+        Args:
+            width: bytes of a number: 2 for float16 and bfloat16, 1 for float8 and int8.
+        """
+        return self.kv_numbers_per_token * width
+
+    def _mlps(self) -> tuple[tuple[int, int], ...]:
+        """Return the widths of the MLPs, and how many MLPs have each."""
+        if self.experts is None:
+            return ((self.intermediate, self.layers),)
+        experts, sparse = self.experts, self.layers - self.experts.dense_layers
+        dense = (self.intermediate, experts.dense_layers)
+        shared = (experts.shared_width, sparse if experts.shared_width else 0)
+        return (dense, (experts.width, experts.count * sparse), shared)
+
+    def _idle_experts(self, *, biases: bool = True) -> int:
+        """Return the parameters of the experts that a token does not use."""
+        if self.experts is None:
+            return 0
+        experts = self.experts
+        count = self._mlp_parameters if biases else self._mlp_matrices
+        idle = (experts.count - experts.per_token) * (self.layers - experts.dense_layers)
+        return count(experts.width) * idle
+
+    def _mlp_matrices(self, width: int) -> int:
+        return (3 if self.gated else 2) * self.hidden * width
+
+    def _mlp_parameters(self, width: int) -> int:
+        biases = width * (2 if self.gated else 1) + self.hidden if self.biases == "all" else 0
+        return self._mlp_matrices(width) + biases
+
+    def _router_matrices(self) -> int:
+        if self.experts is None:
+            return 0
+        return (self.layers - self.experts.dense_layers) * self.hidden * self.experts.count
+
+    def _router(self) -> int:
+        biases = self.experts.count if self.experts is not None and self.biases == "all" else 0
+        sparse = self.layers - (self.experts.dense_layers if self.experts else 0)
+        return self._router_matrices() + sparse * biases
+
+    def _attention_matrices(self) -> int:
+        if self.latent is not None:
+            return self._latent_matrices(self.latent)
+        queries = self.heads * self.head_width
+        return self.hidden * (2 * queries + 2 * self.kv_heads * self.head_width)
+
+    def _latent_matrices(self, latent: LatentAttention) -> int:
+        queries = self.heads * (latent.nope_width + latent.rope_width)
+        if latent.query_rank is None:
+            query = self.hidden * queries
+        else:
+            query = latent.query_rank * (self.hidden + queries)
+        down = self.hidden * (latent.kv_rank + latent.rope_width)
+        up = latent.kv_rank * self.heads * (latent.nope_width + latent.value_width)
+        return query + down + up + self.heads * latent.value_width * self.hidden
+
+    def _attention_parameters(self) -> int:
+        small = 2 * self.head_width if self.query_key_norm else 0
+        if self.latent is not None:
+            small = self.latent.kv_rank + (self.latent.query_rank or 0)  # their norms
+        elif self.biases != "none":
+            small += (self.heads + 2 * self.kv_heads) * self.head_width
+            small += self.hidden if self.biases in ("attention", "all") else 0
+        return self._attention_matrices() + small
+
+
+NAMES = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "vocabulary": ("vocab_size",),
+}
+"""Sizes that a transformers configuration must have, and their keys there."""
+UNGATED = ("gpt2", "gpt_neox", "opt", "phi", "falcon", "gptj", "gpt_bigcode", "bloom", "starcoder2")
+"""`model_type` of decoders whose MLPs have no gate."""
+WITH_LAYER_NORM = (*UNGATED, "stablelm", "cohere")
+_BIASES: dict[str, Biases] = {
+    **dict.fromkeys(("gpt2", "gpt_neox", "opt", "phi", "bloom", "gpt_bigcode"), "all"),
+    **dict.fromkeys(("qwen2", "qwen2_moe"), "qkv"),
+    "gpt_oss": "all",
+}
+_QUERY_KEY_NORM = ("qwen3", "qwen3_moe")
+_FOUR_NORMS = ("gemma2", "gemma3_text")
+
+
+def decoder_from_config(config: Mapping[str, Any], name: str = "the configuration") -> Decoder:
+    """Return the sizes in a transformers configuration.
+
+    Args:
+        config: the configuration, as `config.json` has it.
+        name: what the configuration is called in an error.
+
+    Raises:
+        InputError: a size is missing or is not a positive whole number, or the model is not a
+            decoder.
+    """
+    sizes = {size: _size(config, keys, name) for size, keys in NAMES.items()}
+    kind = str(config.get("model_type", ""))
+    hidden, heads = sizes["hidden"], sizes["heads"]
+    head_width = config.get("head_dim") or hidden // heads
+    inner = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    intermediate = _first(config, inner) or 4 * hidden
+    return Decoder(
+        **sizes,
+        kv_heads=_kv_heads(config, kind, heads),
+        head_width=int(head_width),
+        intermediate=int(intermediate),
+        gated=kind not in UNGATED,
+        tied=bool(config.get("tie_word_embeddings", True)),
+        positions=_positions(config, kind),
+        biases=_biases_of(config, kind),
+        norms=1 if kind in ("phi", "falcon") else 4 if kind in _FOUR_NORMS else 2,
+        norm_bias=kind in WITH_LAYER_NORM,
+        query_key_norm=kind in _QUERY_KEY_NORM,
+        experts=_experts_of(config, int(intermediate)),
+        latent=_latent_of(config),
+    )
+
+
+def _size(config: Mapping[str, Any], keys: tuple[str, ...], name: str) -> int:
+    """Return a size that must be there."""
+    value = _first(config, keys)
+    if value is None:
+        raise InputError(
+            f"{name} does not say {keys[0]}",
+            seen=", ".join(sorted(map(str, config))[:20]) or "no keys",
+            valid=" or ".join(keys),
+            hint="use the config.json of a transformers decoder",
+        )
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(
+            f"{name}: {keys[0]} is not a positive whole number",
+            seen=repr(value),
+            valid="1 or more",
+        )
+    return value
+
+
+def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((config[key] for key in keys if config.get(key) is not None), None)
+
+
+def _kv_heads(config: Mapping[str, Any], kind: str, heads: int) -> int:
+    if (
+        kind == "falcon"
+        and config.get("multi_query")
+        and not config.get("new_decoder_architecture")
+    ):
+        return 1
+    return int(_first(config, ("num_key_value_heads", "num_kv_heads", "n_head_kv")) or heads)
+
+
+def _positions(config: Mapping[str, Any], kind: str) -> int:
+    if kind in ("gpt2", "gpt_bigcode"):
+        return int(_first(config, ("n_positions", "max_position_embeddings")) or 0)
+    # OPT keeps two rows free before the first position.
+    return int(config["max_position_embeddings"]) + 2 if kind == "opt" else 0
+
+
+def _biases_of(config: Mapping[str, Any], kind: str) -> Biases:
+    if kind in _BIASES:
+        return _BIASES[kind]
+    if config.get("mlp_bias"):
+        return "all"
+    return "attention" if config.get("attention_bias") else "none"
+
+
+def _experts_of(config: Mapping[str, Any], intermediate: int) -> Experts | None:
+    count = _first(config, ("num_local_experts", "n_routed_experts", "num_experts"))
+    per_token = _first(config, ("num_experts_per_tok", "experts_per_token"))
+    if not count or not per_token:
+        return None
+    width = int(config.get("moe_intermediate_size") or intermediate)
+    shared = config.get("shared_expert_intermediate_size")
+    if shared is None:
+        shared = (config.get("n_shared_experts") or 0) * width
+    return Experts(
+        count=int(count),
+        per_token=int(per_token),
+        width=width,
+        shared_width=int(shared),
+        dense_layers=int(config.get("first_k_dense_replace") or 0),
+    )
+
+
+def _latent_of(config: Mapping[str, Any]) -> LatentAttention | None:
+    if not config.get("kv_lora_rank"):
+        return None
+    return LatentAttention(
+        kv_rank=int(config["kv_lora_rank"]),
+        rope_width=int(config["qk_rope_head_dim"]),
+        nope_width=int(config["qk_nope_head_dim"]),
+        value_width=int(config["v_head_dim"]),
+        query_rank=int(config["q_lora_rank"]) if config.get("q_lora_rank") else None,
+    )
