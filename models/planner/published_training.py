@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -68,7 +68,31 @@ def read_rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def megatron_mlsys23() -> list[MeasuredStep]:
+    """Return the eight steps of Korthikanti et al. 2022, 2205.05198, table 5.
+
+    First the four with full recomputation, then those with sequence parallelism and selective
+    recomputation.
+    """
+    rows = read_rows("megatron_mlsys23.csv")
+    full = [MeasuredStep(row["model"], _step(row), float(row["full_seconds"])) for row in rows]
+    saving = []
+    for each, row in zip(full, rows, strict=True):
+        layout = replace(each.step.layout, sequence_parallel=True, recompute="selective")
+        step = replace(each.step, layout=layout)
+        saving.append(MeasuredStep(row["model"], step, float(row["selective_seconds"])))
+    return full + saving
+
+
 def _from_rate(row: Mapping[str, str]) -> MeasuredStep:
+    step = _step(row)
+    rate = float(row["tflops_per_device"]) * 1e12 * step.layout.world_size
+    operations = hardware_flops(step.decoder, step.batch, CONTEXT, "full")
+    return MeasuredStep(row["model"], step, operations / rate)
+
+
+def _step(row: Mapping[str, str]) -> TrainingStep:
+    """Return the step of a row, with full recomputation."""
     size = {key: int(value) for key, value in row.items() if value.isdigit()}
     split = size["tensor_parallel"] * size["pipeline_parallel"]
     layout = Layout(
@@ -79,11 +103,7 @@ def _from_rate(row: Mapping[str, str]) -> MeasuredStep:
         recompute="full",
     )
     decoder = gpt_decoder(size["layers"], size["hidden"], size["heads"])
-    step = TrainingStep(decoder, layout, size["batch"], CONTEXT, size["micro_batch"])
-    rate = float(row["tflops_per_device"]) * 1e12 * size["devices"]
-    return MeasuredStep(
-        row["model"], step, hardware_flops(decoder, step.batch, CONTEXT, "full") / rate
-    )
+    return TrainingStep(decoder, layout, size["batch"], CONTEXT, size["micro_batch"])
 
 
 def fit_training_time(measured: list[MeasuredStep]) -> Fit:
