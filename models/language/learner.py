@@ -15,8 +15,7 @@ from millrace.models.language.decoder_checkpoint import (
     save_resume,
     whole_weights,
 )
-from millrace.models.language.flops import cost_of
-from millrace.models.language.memory import shape_of
+from millrace.models.language.decoder_sizes import cost_of, shape_of
 from millrace.models.language.micro_batches import MicroBatch
 from millrace.models.language.optimizers import clip, grad_norm, optimizers_of
 from millrace.models.language.parallel import Strategy

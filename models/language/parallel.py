@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from millrace.models.common.errors import InputError
-from millrace.models.language.recipe import Parallel
+from millrace.models.planner.worker_memory import Parallel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Parallel = Literal["ddp", "fsdp", "tp"]
+from millrace.models.planner.worker_memory import Parallel
+
 Precision = Literal["auto", "fp32", "bf16"]
 OptimizerName = Literal["adamw", "muon"]
 

@@ -46,6 +46,7 @@ class Device(Spec):
     """A device, as a row of the catalogue describes it."""
 
     label: str = Field(min_length=1)
+    chip: str = Field("", description="Words by which its driver's name for it is known.")
     memory: float = Field(gt=0, description="Bytes of its memory.")
     memory_bandwidth: float = Field(gt=0, description="Bytes per second of its memory.")
     rates: Mapping[str, float] = Field(
@@ -59,8 +60,29 @@ class Device(Spec):
     )
     devices_per_node: int = Field(1, ge=1)
     watts: float | None = Field(None, gt=0, description="Thermal design power (TDP).")
+    cores: int | None = Field(
+        None,
+        ge=1,
+        description="Cores of a CPU, which workers share; null: a GPU, of which each "
+        "worker has its own.",
+    )
+    kernel_seconds: float = Field(
+        5e-6, gt=0, description="Seconds that the start of one operation takes."
+    )
+    disk_bandwidth: float | None = Field(
+        None, gt=0, description="Bytes per second that reach its disk."
+    )
     source: str = Field(min_length=1, description="Where the figures are from.")
     price: Price | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as `--json` prints it."""
+        return self.model_dump(mode="json")
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether workers share it."""
+        return self.cores is not None
 
     def rate(self, data_type: str) -> float:
         """Return the operations per second of a data type, or of the first of `COMPUTED_IN`.
@@ -108,6 +130,21 @@ class Machines:
 def shipped_devices() -> Mapping[str, Device]:
     """Return the devices of the catalogue in the package."""
     return read_devices(CATALOGUE)
+
+
+def device_named(name: str) -> Device | None:
+    """Return the first device of the package whose chip a driver's name names; None if none is.
+
+    Args:
+        name: a name such as `NVIDIA H100 80GB HBM3`.
+    """
+    return next((device for device in shipped_devices().values() if _names(device, name)), None)
+
+
+def _names(device: Device, name: str) -> bool:
+    words = r"[ -]".join(re.escape(word) for word in device.chip.split())
+    whole = rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])"
+    return bool(device.chip) and re.search(whole, name, re.IGNORECASE) is not None
 
 
 def read_devices(path: Path) -> dict[str, Device]:
@@ -167,7 +204,7 @@ def parse_machines(text: str, devices: Mapping[str, Device]) -> tuple[Machines, 
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise InputError("--hardware names no device", seen=repr(text), valid=_names(devices))
+        raise InputError("--hardware names no device", seen=repr(text), valid=_listed(devices))
     return tuple(_machines(word, devices) for word in words)
 
 
@@ -180,7 +217,7 @@ def _machines(word: str, devices: Mapping[str, Device]) -> Machines:
         raise InputError(
             f"the catalogue has no device {name!r}",
             seen=word,
-            valid=_names(devices),
+            valid=_listed(devices),
             hint=f"did you mean {close[0]}?" if close else "docs/planner.md says how to add one",
         )
     if count < 1:
@@ -188,7 +225,7 @@ def _machines(word: str, devices: Mapping[str, Device]) -> Machines:
     return Machines(name, devices[name], count)
 
 
-def _names(devices: Mapping[str, Device]) -> str:
+def _listed(devices: Mapping[str, Device]) -> str:
     return ", ".join(devices)
 
 

@@ -6,10 +6,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from millrace.models.language.causal_lm import build_decoder
-from millrace.models.language.flops import cost_of, flops_per_token, mfu, peak_of
-from millrace.models.language.memory import Load, Shape, activations_of, memory_of, shape_of
+from millrace.models.language.decoder_sizes import cost_of, flops_of_token, mfu, shape_of
 from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.recipe import DecoderSpec
+from millrace.models.planner.worker_memory import Load, Shape, activations_of, memory_of
 from tests.unit.models.language.test_language_batches import packed
 
 SEVEN_BILLION = Shape(6_738_415_616, 6_738_415_616, 32, 4096, 11008, 32, 4096, 32_000)
@@ -23,7 +23,7 @@ def test_the_operations_are_those_that_torch_counts(tiny: DecoderSpec, tied: boo
     decoder.set_attn_implementation("eager")  # torch counts no fused attention of a CPU
     with FlopCounterMode(display=False) as counter:
         decoder(input_ids=batch.input_ids, use_cache=False).logits.sum().backward()
-    told = 32 * flops_per_token(cost_of(decoder), 32)
+    told = 32 * flops_of_token(cost_of(decoder), 32)
     assert counter.get_total_flops() == pytest.approx(told, rel=0.01)
 
 
@@ -34,25 +34,7 @@ def test_what_is_frozen_costs_less(tiny: DecoderSpec) -> None:
     part = cost_of(decoder)
     assert whole.trained == part.trained + part.frozen
     assert part.trained == 64 * 32
-    assert flops_per_token(part, 32) < flops_per_token(whole, 32)
-
-
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA A10G", 70e12),
-        ("NVIDIA L4", 121e12),
-        ("NVIDIA L40S", 362e12),
-        ("Tesla T4", None),
-        ("", None),
-    ],
-)
-def test_a_peak_is_the_named_devices(device: str, peak: float | None) -> None:
-    assert peak_of(device) == peak
+    assert flops_of_token(part, 32) < flops_of_token(whole, 32)
 
 
 def test_the_share_of_the_peak_is_over_all_devices() -> None:

@@ -9,6 +9,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.planner.catalogue import (
     OLD_DAYS,
     Machines,
+    device_named,
     old_prices,
     parse_machines,
     read_devices,
@@ -37,6 +38,26 @@ def test_every_shipped_device_has_sources_and_plausible_figures():
         assert device.price is None or device.price.source, name
         assert 10 < device.rate("bf16") / device.memory_bandwidth < 2000, name
         assert device.rate("fp32") <= device.rate("bf16"), name
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GB200", 2500e12),
+        ("Tesla T4", None),
+        ("", None),
+    ],
+)
+def test_a_device_is_found_by_the_name_of_its_driver(name, rate):
+    found = device_named(name)
+    assert (None if found is None else found.rate("bf16")) == rate
 
 
 def test_a_row_of_ones_own_is_a_device(tmp_path):

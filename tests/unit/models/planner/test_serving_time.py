@@ -1,4 +1,4 @@
-"""The time between two tokens: its terms, and how well it is estimated on rows that are held out."""
+"""The time between two tokens: its terms, and the estimates of rows that are held out."""
 
 from dataclasses import replace
 from statistics import median

@@ -1,32 +1,16 @@
-"""Floating-point operations of training, and their share of a device's peak (MFU)."""
+"""The sizes of a decoder that is built, which determine its operations and its memory."""
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from millrace.models.planner.catalogue import device_named
+from millrace.models.planner.training_flops import flops_per_token, flops_utilization
+from millrace.models.planner.worker_memory import Shape
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-PEAKS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "GH200": 989e12,
-    "A100": 312e12,
-    "A40": 149.7e12,
-    "A30": 165e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-}
-"""Dense bfloat16 operations per second on tensor cores, from NVIDIA's data sheets (half of a figure
-"with sparsity"). The A10G is AWS's variant of the A10."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +33,10 @@ class Cost:
     head_width: int
 
 
-def flops_per_token(cost: Cost, context: int) -> float:
-    """Return the operations of one training step per token.
-
-    The sum has three parts: 6 per trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4
-    per frozen parameter (its own gradient is not computed), and 12 × layers × heads × head width ×
-    context for attention (Chowdhery et al. 2022, "PaLM", appendix B). As in PaLM, attention is
-    counted without the causal mask or document boundaries, and the recomputation of gradient
-    checkpointing is not counted.
-    """
-    attention = 12.0 * cost.layers * cost.heads * cost.head_width * context
-    return 6.0 * cost.trained + 4.0 * cost.frozen + attention
+def flops_of_token(cost: Cost, context: int) -> float:
+    """Return the operations of one training step per token, as PaLM counts them for MFU."""
+    attention_width = cost.layers * cost.heads * cost.head_width
+    return flops_per_token(cost.trained, cost.frozen, attention_width, context)
 
 
 def cost_of(decoder: "PreTrainedModel") -> Cost:
@@ -76,26 +53,42 @@ def cost_of(decoder: "PreTrainedModel") -> Cost:
     return Cost(sums[True], sums[False], int(config.num_hidden_layers), heads, int(width))
 
 
-def mfu(flops: float, tokens_per_second: float, device: str, devices: int) -> float | None:
+def mfu(flops: float, tokens_per_second: float, name: str, devices: int) -> float | None:
     """Return the model FLOPs utilization (PaLM, appendix B), 0 to 1; None if the peak is unknown.
+
+    The peak is the device's bfloat16 rate in the catalogue of the planner.
 
     Args:
         flops: operations per token.
         tokens_per_second: tokens per second over all devices.
-        device: the device's name from torch; empty for a CPU, whose peak is not known.
+        name: the device's name from torch; empty for a CPU, whose peak is not known.
         devices: number of devices.
     """
-    peak = peak_of(device)
-    return None if peak is None else flops * tokens_per_second / (peak * devices)
+    device = device_named(name)
+    if device is None:
+        return None
+    return flops_utilization(flops * tokens_per_second, 1.0, device.rate("bf16"), devices)
 
 
-def peak_of(device: str) -> float | None:
-    """Return the stated bfloat16 peak of a device in operations per second; None if not known."""
-    for name, peak in PEAKS.items():
-        words = r"[ -]".join(re.escape(word) for word in name.split())
-        if re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", device, re.IGNORECASE):
-            return peak
-    return None
+def shape_of(decoder: "PreTrainedModel") -> Shape:
+    """Return the `Shape` of a decoder that is not yet sharded or split over workers."""
+    config = decoder.config.get_text_config(decoder=True)
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    width = getattr(config, "head_dim", None) or hidden // heads
+    pairs = getattr(config, "num_key_value_heads", None) or heads
+    parameters = list(decoder.parameters())
+    return Shape(
+        parameters=sum(each.numel() for each in parameters),
+        trained=sum(each.numel() for each in parameters if each.requires_grad),
+        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        intermediate=int(getattr(config, "intermediate_size", None) or 4 * hidden),
+        heads=heads,
+        key_value_width=int(pairs) * int(width),
+        vocabulary=int(config.vocab_size),
+        gated=any(name.endswith("gate_proj") for name, _ in decoder.named_modules()),
+        eager=getattr(config, "_attn_implementation", "") == "eager",
+    )
 
 
 def _looked_up(decoder: "PreTrainedModel") -> set[int]:

@@ -1,4 +1,4 @@
-"""Estimates the memory that training takes on every worker, to compare with the measured memory.
+"""The memory that the training of a decoder takes on every worker of Ray Train.
 
 Weights, gradients and optimizer are counted (Rajbhandari et al. 2020, "ZeRO", section 3: Adam keeps
 two numbers per parameter). Activations follow Korthikanti et al. 2022, "Reducing Activation
@@ -8,13 +8,12 @@ intermediate width.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from millrace.models.language.recipe import Parallel
+from millrace.models.planner.decoder import Decoder
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+Parallel = Literal["ddp", "fsdp", "tp"]
+"""How workers share a decoder; see `training.parallel` in the pipeline file."""
 _FULL = 4
 """Bytes of a float32, the type of weights, gradients and both moments of AdamW."""
 
@@ -139,22 +138,22 @@ def _numbers_of_a_layer(shape: Shape, load: Load) -> float:
     return norms + (attention + scores + mlp) / split
 
 
-def shape_of(decoder: "PreTrainedModel") -> Shape:
-    """Return the `Shape` of a decoder that is not yet sharded or split over workers."""
-    config = decoder.config.get_text_config(decoder=True)
-    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
-    width = getattr(config, "head_dim", None) or hidden // heads
-    pairs = getattr(config, "num_key_value_heads", None) or heads
-    parameters = list(decoder.parameters())
+def shape_of_sizes(decoder: Decoder, trained: int | None = None) -> Shape:
+    """Return the `Shape` of a decoder that is known by its sizes.
+
+    Args:
+        decoder: the decoder.
+        trained: number of trained parameters; None: all.
+    """
+    parameters = decoder.parameters
     return Shape(
-        parameters=sum(each.numel() for each in parameters),
-        trained=sum(each.numel() for each in parameters if each.requires_grad),
-        layers=int(config.num_hidden_layers),
-        hidden=hidden,
-        intermediate=int(getattr(config, "intermediate_size", None) or 4 * hidden),
-        heads=heads,
-        key_value_width=int(pairs) * int(width),
-        vocabulary=int(config.vocab_size),
-        gated=any(name.endswith("gate_proj") for name, _ in decoder.named_modules()),
-        eager=getattr(config, "_attn_implementation", "") == "eager",
+        parameters=parameters,
+        trained=parameters if trained is None else trained,
+        layers=decoder.layers,
+        hidden=decoder.hidden,
+        intermediate=decoder.intermediate,
+        heads=decoder.heads,
+        key_value_width=decoder.kv_heads * decoder.head_width,
+        vocabulary=decoder.vocabulary,
+        gated=decoder.gated,
     )
