@@ -30,6 +30,7 @@ RAY_COMMANDS = {"run", "score", "demo"}
 """Commands that connect to Ray, whose core can end every process that is connected to it."""
 COMMANDS = {
     "check": "pipeline_commands:check",
+    "plan": "plan:plan",
     "schema": "pipeline_commands:schema",
     "run": "pipeline_commands:run",
     "release": "pipeline_commands:release",

@@ -7,7 +7,7 @@ instead of `in_features`, and its module reads int64 `[rows, tokens]`.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,11 +66,35 @@ def build_network(
     Raises:
         InputError: the params do not fit the constructor, or the output has the wrong shape.
     """
-    family = family_of(spec, folder)
+    family_of(spec, folder)
     _require_fitting(spec, encoding)
-    arguments = {**_arguments(spec, folder, encoding), **spec.params}
+    inputs: dict[str, Any] = {"in_features": encoding.in_features}
+    if encoding.tokenizer is not None:
+        names = ("vocab_size", "padding", "max_tokens")
+        inputs = {name: getattr(encoding.tokenizer, name) for name in names}
+    network = Network(encoding, build_module(spec, folder, inputs, objective.outputs))
+    _try_out(network, spec, encoding, objective)
+    return network
+
+
+def build_module(
+    spec: ModelSpec, folder: Path, inputs: Mapping[str, Any], outputs: int
+) -> nn.Module:
+    """Build the family's module.
+
+    Args:
+        spec: the pipeline file's `model` part.
+        folder: folder of the user's modules.
+        inputs: the arguments that describe the input: `in_features`, or of a text `vocab_size`,
+            `padding` and `max_tokens`.
+        outputs: number of outputs, the argument `num_classes`.
+
+    Raises:
+        InputError: the params do not fit the constructor, or nothing can be trained.
+    """
+    family = family_of(spec, folder)
     try:
-        net = family(num_classes=objective.outputs, **arguments)
+        net = family(num_classes=outputs, **inputs, **_base(spec, folder), **spec.params)
     except InputError:
         raise
     except Exception as error:  # the user's own constructor may raise anything
@@ -87,9 +111,7 @@ def build_network(
             valid="a module with at least one parameter that requires a gradient",
             hint="register layers as attributes of the module",
         )
-    network = Network(encoding, net)
-    _try_out(network, spec, encoding, objective)
-    return network
+    return net
 
 
 def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
@@ -113,17 +135,12 @@ def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
     )
 
 
-def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, Any]:
-    """Return the arguments of a family other than `num_classes` and `model.params`."""
-    arguments: dict[str, Any] = {"in_features": encoding.in_features}
-    if encoding.tokenizer is not None:
-        names = ("vocab_size", "padding", "max_tokens")
-        arguments = {name: getattr(encoding.tokenizer, name) for name in names}
-    if spec.pretrained is not None:
-        arguments["pretrained"] = resolve_pretrained(spec.pretrained, folder)
-        if spec.revision is not None:
-            arguments["revision"] = spec.revision
-    return arguments
+def _base(spec: ModelSpec, folder: Path) -> dict[str, Any]:
+    """Return the arguments that name a pretrained model."""
+    if spec.pretrained is None:
+        return {}
+    base = {"pretrained": resolve_pretrained(spec.pretrained, folder)}
+    return base if spec.revision is None else {**base, "revision": spec.revision}
 
 
 def _signature(family: Family) -> str:

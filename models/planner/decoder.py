@@ -259,7 +259,10 @@ def decoder_from_config(config: Mapping[str, Any], name: str = "the configuratio
     inner = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     intermediate = _first(config, inner) or 4 * hidden
     return Decoder(
-        **sizes,
+        layers=sizes["layers"],
+        hidden=hidden,
+        heads=heads,
+        vocabulary=sizes["vocabulary"],
         kv_heads=_kv_heads(config, kind, heads),
         head_width=int(head_width),
         intermediate=int(intermediate),

@@ -83,7 +83,7 @@ def read_parameters(decoder: Decoder, tokens: float) -> float:
     if decoder.experts is None:
         return active
     experts = decoder.experts
-    used = experts.count * (1 - (1 - experts.per_token / experts.count) ** tokens)
+    used: float = experts.count * (1 - (1 - experts.per_token / experts.count) ** tokens)
     matrices = 3 if decoder.gated else 2
     expert = matrices * decoder.hidden * experts.width * (decoder.layers - experts.dense_layers)
     return active + (used - experts.per_token) * expert

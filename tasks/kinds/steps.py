@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
     from millrace.models.data.schema import Column
     from millrace.models.data.snapshots import Snapshot
+    from millrace.models.planner.work import Work
     from millrace.models.registry.tracking import TrackedRun
     from millrace.models.registry.version_files import ModelVersion, Package
     from millrace.models.training.train_job import TrainJob
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from millrace.serving.release.version_check import VersionCheck
     from millrace.serving.triton.client import TritonClient
     from millrace.serving.triton.version_folder import Artifact
+    from millrace.tasks.kinds.data_facts import DataFacts
     from millrace.tasks.reports.drawing import Draw
 
 Row = tuple[str, str]
@@ -352,6 +354,19 @@ class KindSteps(Protocol):
         Raises:
             InputError: a version does not exist, or does not fit its use.
             TransientError: MLflow cannot be reached.
+        """
+        ...
+
+    def plan(self, pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+        """Return what training, serving and batch of a pipeline ask of a machine.
+
+        Args:
+            pipeline: the pipeline, with the versions that it names pinned.
+            installation: has the registry, for a base model that is a registered version.
+            facts: what is known of the data; None: nothing.
+
+        Raises:
+            InputError: the model cannot be built, or its size depends on unknown data.
         """
         ...
 

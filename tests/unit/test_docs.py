@@ -24,8 +24,10 @@ from millrace.flows import settings
 from millrace.flows.cli.main import make_app
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.planner.catalogue import read_devices
 from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
 from millrace.tasks.kinds.gradient_boosting.boosting_params import PARAMS
+from millrace.tasks.plan import OWN_DEVICES
 from tests.docs_pages import (
     README,
     ROOT,
@@ -111,6 +113,10 @@ def _check_commands(block: Block, _: Path) -> None:
 
 
 def _check_yaml(block: Block, folder: Path) -> None:
+    if block.file_name == OWN_DEVICES:
+        (folder / OWN_DEVICES).write_text(block.text)
+        assert read_devices(folder / OWN_DEVICES)
+        return
     values = yaml.safe_load(block.text)
     assert isinstance(values, dict), f"{block} is no mapping"
     file = folder / "pipeline.yaml"

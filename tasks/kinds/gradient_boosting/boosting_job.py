@@ -15,6 +15,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.inference.features import Encoding
 from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJob
 from millrace.models.training.train_job import Report, Write
+from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
 
 if TYPE_CHECKING:
     from xgboost import Booster, DMatrix
@@ -43,10 +44,10 @@ class BoostingParams:
         others: further parameters, as XGBoost documents them.
     """
 
-    n_estimators: int = 1000
+    n_estimators: int = ROUNDS
     early_stopping_rounds: int = 50
     learning_rate: float = 0.1
-    max_depth: int = 6
+    max_depth: int = DEPTH
     subsample: float = 0.8
     colsample_bynode: float = 0.5
     max_cat_to_onehot: int = 4

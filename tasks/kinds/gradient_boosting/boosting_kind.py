@@ -38,6 +38,7 @@ class BoostingKind(GraphKind):
     default_variants = ("onnx-fp32",)
     steps: Mapping[str, str] = {
         **GraphKind.steps,
+        "plan": f"{HERE}.boosting_plan:plan_trees",
         "prepare": f"{HERE}.boosting_train:prepare_trees",
         "describe_progress": f"{HERE}.boosting_train:describe_rounds",
         "export": f"{HERE}.boosting_export:export_trees",

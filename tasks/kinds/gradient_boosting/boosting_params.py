@@ -7,6 +7,8 @@ from typing import Any
 
 from millrace.models.common.errors import InputError, nearest
 
+ROUNDS, DEPTH = 1000, 6
+"""Default of `n_estimators` and of `max_depth`."""
 GROW_POLICIES = ("depthwise", "lossguide")
 
 

@@ -52,6 +52,7 @@ class GraphKind(ModelKind):
     steps: Mapping[str, str] = {
         "names_versions": f"{HERE}.graph_references:names_references",
         "pin_versions": f"{HERE}.graph_references:pin_references",
+        "plan": f"{HERE}.graph_plan:plan_network",
         "prepare": f"{HERE}.graph_train:prepare_network",
         "describe_progress": f"{HERE}.graph_train:describe_epoch",
         "export": f"{HERE}.graph_export:export_graph",
@@ -74,6 +75,7 @@ class GraphKind(ModelKind):
         "export/onnx",
         "export/tensorrt",
         "models/families/cnn.py",
+        "models/families/count_network.py",
         "models/families/family.py",
         "models/families/family_params.py",
         "models/families/mlp.py",

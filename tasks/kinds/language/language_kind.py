@@ -48,6 +48,7 @@ class LanguageKind(ModelKind):
     steps: Mapping[str, str] = {
         "names_versions": f"{HERE}.draft_model:names_base_or_draft",
         "pin_versions": f"{HERE}.draft_model:pin_base_and_draft",
+        "plan": f"{HERE}.language_plan:plan_decoder",
         "prepare": f"{HERE}.language_train:prepare_decoder",
         "describe_progress": f"{HERE}.language_train:describe_steps",
         "export": f"{HERE}.language_export:export_language",

@@ -1,0 +1,214 @@
+"""The online and the batch column of a decoder that generates: memory, streams and tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millrace.models.planner.catalogue import Device, Machines
+from millrace.models.planner.estimates import Fits, Name, estimate_quantity, unit_terms
+from millrace.models.planner.fit import Estimate
+from millrace.models.planner.published_training import published_fit
+from millrace.models.planner.quantity import (
+    Cell,
+    Quantity,
+    cost_quantities,
+    estimated,
+    format_value,
+)
+from millrace.models.planner.roofline import prefill_work
+from millrace.models.planner.serving_memory import ServingMemory, bytes_of_type
+from millrace.models.planner.serving_time import ServingLoad, token_terms
+from millrace.models.planner.work import Generation, ServingWork, Variant, Work
+
+RUNTIME_BYTES = 3.5 * 2**30
+"""Memory of a GPU that a serving runtime takes beside weights and cache, as AISimulate's system
+files reserve it."""
+FITTED = "fitted on 1,047 published rows of AISimulate: docs/planner.md"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a plan that answers requests.
+
+    Attributes:
+        work: what the pipeline asks for.
+        serving: what the stage asks for.
+        variant: the served variant.
+        machines: the machines, all of which serve.
+        fits: what was fitted on measurements of the machine.
+        full_load: the quantity that the stage's throughput follows from.
+    """
+
+    work: Work
+    serving: ServingWork
+    variant: Variant
+    machines: Machines
+    fits: Fits
+    full_load: Name
+
+
+def generation_quantities(
+    stage: Stage, generation: Generation, load_per_second: float | None
+) -> Mapping[str, Cell]:
+    """Return the cells of a stage that generates tokens.
+
+    Args:
+        stage: the stage.
+        generation: how the decoder generates.
+        load_per_second: tokens that are asked for; None: as many as can be done.
+    """
+    device, decoder = stage.machines.device, generation.decoder
+    serving, variant = stage.serving, stage.variant
+    between = time_between_tokens(stage, generation)
+    replicas = max(1, stage.machines.count // generation.tensor_parallel)
+    rate = _rate(generation, replicas, between)
+    per_token = decoder.kv_bytes_per_token(bytes_of_type(generation.kv_data_type))
+    room = memory_of(generation, variant, device, per_token)
+    moved = (serving.input_bytes + serving.output_bytes) * rate.value
+    return {
+        "memory": (
+            _memory(generation, variant, device),
+            Quantity(
+                "of KV cache a token",
+                per_token,
+                "bytes",
+                f"{decoder.kv_numbers_per_token:,} numbers in {generation.kv_data_type}",
+                "2·L·kv_heads·d (kipply); latent attention: 2405.04434",
+            ),
+        ),
+        "compute": (
+            Quantity(
+                "a token",
+                serving.flops_per_unit,
+                "operations",
+                "2 per parameter, and attention",
+                "PaLM, appendix B",
+            ),
+        ),
+        "speed": (between, rate, _first_token(stage, generation)),
+        "IO": (
+            Quantity("of text", moved, "bytes per second", f"about 4 bytes of a token x {rate}"),
+        ),
+        "concurrency": _concurrency(generation, room),
+        "data types": (
+            Quantity(
+                f"a weight, {variant.name}",
+                bytes_of_type(variant.data_type),
+                "bytes",
+                f"in {variant.data_type}",
+            ),
+        ),
+        "cost": cost_quantities(
+            rate.value, load_per_second, stage.machines.dollars_per_hour, stage.work.unit
+        ),
+    }
+
+
+def load_of(stage: Stage, generation: Generation) -> ServingLoad:
+    """Return the load that keeps every stream busy."""
+    return ServingLoad(
+        generation.decoder,
+        stage.variant.data_type,
+        generation.streams,
+        generation.prompt_tokens,
+        generation.output_tokens,
+        generation.tensor_parallel,
+    )
+
+
+def time_between_tokens(stage: Stage, generation: Generation) -> Quantity:
+    """Return the mean time between two tokens of a stream.
+
+    On GPUs it is estimated by the published rows; on this machine by its own measurements, where a
+    step gives each stream a token.
+    """
+    words, streams = "between two tokens (TPOT)", generation.streams
+    if stage.machines.device.is_cpu:
+        terms = unit_terms(stage.serving, stage.variant, stage.machines)
+        unit = estimate_quantity(stage.full_load, "", terms, stage.fits)
+        step = Estimate(unit.value * streams, (unit.low or 0) * streams, (unit.high or 0) * streams)
+        formula = f"{streams} streams x ({unit.formula})"
+        return estimated(words, step, "seconds", formula, unit.source)
+    fit, load = published_fit("token_time"), load_of(stage, generation)
+    terms = token_terms(load, stage.machines.device)
+    formula = " + ".join(
+        f"{name.replace('_', ' ')} {format_value(weight * terms[name], 'seconds')}"
+        for name, weight in fit.weights.items()
+        if weight * terms[name]
+    )
+    return estimated(words, fit.estimate(terms, load.described), "seconds", formula, FITTED)
+
+
+def _rate(generation: Generation, replicas: int, between: Quantity) -> Quantity:
+    streams = generation.streams * replicas
+    return Quantity(
+        "",
+        streams / between.value,
+        "per second",
+        f"{streams} streams ÷ {format_value(between.value, 'seconds')}",
+        between.source,
+        None if not between.high else streams / between.high,
+        None if not between.low else streams / between.low,
+        of="tokens",
+        notes=between.notes,
+    )
+
+
+def _first_token(stage: Stage, generation: Generation) -> Quantity:
+    """Return the time of reading one prompt, which a request waits for at least."""
+    device, split = stage.machines.device, generation.tensor_parallel
+    width, tokens = bytes_of_type(stage.variant.data_type), generation.prompt_tokens
+    prompt = prefill_work(generation.decoder, tokens, tokens / 2, width)
+    rate = device.rate(stage.variant.data_type) * split
+    return Quantity(
+        "to the first token (TTFT) at least",
+        prompt.seconds(rate, device.memory_bandwidth * split),
+        "seconds",
+        f"the larger of {format_value(prompt.flops, 'operations')} ÷ the rate and "
+        f"{format_value(prompt.bytes_moved, 'bytes')} ÷ the bandwidth",
+        "roofline of the prefill; without waiting",
+    )
+
+
+def memory_of(
+    generation: Generation, variant: Variant, device: Device, kv_bytes_per_token: float
+) -> ServingMemory:
+    """Return what a replica may keep: all the memory of its devices on GPUs, the cache on a CPU."""
+    runtime = 0.0 if device.is_cpu else RUNTIME_BYTES * generation.tensor_parallel
+    capacity = device.memory * generation.tensor_parallel
+    if device.is_cpu:
+        capacity = min(capacity, variant.weight_bytes + generation.cache_bytes)
+    return ServingMemory(capacity, variant.weight_bytes, runtime, kv_bytes_per_token)
+
+
+def _memory(generation: Generation, variant: Variant, device: Device) -> Quantity:
+    """Return the bytes on each device."""
+    split = generation.tensor_parallel
+    runtime = 0.0 if device.is_cpu else RUNTIME_BYTES
+    parts = {
+        "weights": variant.weight_bytes / split,
+        "KV cache": generation.cache_bytes / split,
+        "runtime": runtime,
+    }
+    formula = " + ".join(f"{name} {format_value(n, 'bytes')}" for name, n in parts.items() if n)
+    return Quantity("on each device", sum(parts.values()), "bytes", formula)
+
+
+def _concurrency(generation: Generation, room: ServingMemory) -> Cell:
+    context = generation.context
+    return (
+        Quantity("streams", generation.streams, "count", "serving.generation.max_num_seqs"),
+        Quantity(
+            f"streams of {context:,} tokens that fit",
+            room.most_streams(context),
+            "count",
+            f"{format_value(room.left_for_cache, 'bytes')} for the cache ÷ "
+            f"{format_value(room.kv_bytes_per_token * context, 'bytes')} each",
+        ),
+        Quantity(
+            "of context with all streams",
+            room.longest_context(generation.streams),
+            "count",
+            f"{room.cached_tokens:,} cached tokens ÷ {generation.streams} streams",
+            of="tokens",
+        ),
+    )

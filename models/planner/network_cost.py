@@ -1,0 +1,72 @@
+"""What a network costs by its own operations, and the counts that a home keeps."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.models.common.private_files import replace_private
+
+MOST_COUNTS = 200
+"""Counts that a home keeps."""
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """What a network costs.
+
+    Attributes:
+        parameters: number of parameters.
+        trained: number of parameters that are trained.
+        forward_flops: operations of matrix products and convolutions of a row, forward.
+        training_flops: the same, forward and backward.
+        saved_bytes: bytes that a row keeps for the backward pass, its input included.
+        forward_kernels: operations that the forward pass starts.
+        training_kernels: operations that the forward and the backward pass start.
+        input_bytes: bytes of a row's input.
+    """
+
+    parameters: int
+    trained: int
+    forward_flops: float
+    training_flops: float
+    saved_bytes: float
+    forward_kernels: int
+    training_kernels: int
+    input_bytes: float
+
+
+@dataclass(frozen=True)
+class KeptCounts:
+    """The counts of networks that a home keeps, by a digest of what the network is.
+
+    Attributes:
+        home: the home folder; without one nothing is kept.
+    """
+
+    home: Path
+
+    @property
+    def _file(self) -> Path:
+        return self.home / "cache" / "network-costs.json"
+
+    def read(self, key: str) -> NetworkCost | None:
+        """Return a count; None if it is not known."""
+        with suppress(KeyError, TypeError):
+            return NetworkCost(**self._all()[key])
+        return None
+
+    def write(self, key: str, cost: NetworkCost) -> None:
+        """Keep a count, and of the earlier ones the newest."""
+        if not self.home.is_dir():
+            return
+        kept = [*self._all().items()][-MOST_COUNTS:]
+        self._file.parent.mkdir(exist_ok=True)
+        replace_private(self._file, json.dumps({**dict(kept), key: asdict(cost)}))
+
+    def _all(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            known = json.loads(self._file.read_text())
+            return known if isinstance(known, dict) else {}
+        return {}

@@ -1,0 +1,252 @@
+"""The sheet of a plan: the three stages of a model beside each other, on one kind of machine.
+
+Every number carries its formula. Times are sums of physical terms at the machine's figures; where
+measurements were fitted, they carry the fit's interval, and elsewhere none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millrace.models.planner.catalogue import Machines
+from millrace.models.planner.cost import SECONDS_OF_AN_HOUR
+from millrace.models.planner.decode_plan import Stage, generation_quantities
+from millrace.models.planner.estimates import (
+    Fits,
+    Name,
+    call_terms,
+    estimate_quantity,
+    rate_of,
+    serving_memory_terms,
+    training_memory_terms,
+    training_step_terms,
+    unit_terms,
+)
+from millrace.models.planner.quantity import (
+    Cell,
+    Quantity,
+    cost_quantities,
+    format_value,
+)
+from millrace.models.planner.serving_memory import bytes_of_type
+from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
+from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
+
+ROWS = ("memory", "compute", "speed", "IO", "concurrency", "data types", "cost")
+STAGES = ("training", "online", "batch")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The plan of one model on one kind of machine.
+
+    Attributes:
+        model: name of the model.
+        machines: the machines.
+        cells: the quantities by stage and row.
+        faults: what does not fit, in words; empty if all does.
+    """
+
+    model: str
+    machines: Machines
+    cells: Mapping[str, Mapping[str, Cell]]
+    faults: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits into the machine's memory."""
+        return not self.faults
+
+
+def plan_sheet(
+    work: Work,
+    machines: Machines,
+    fits: Fits | None = None,
+    load_per_second: float | None = None,
+) -> Sheet:
+    """Return the sheet of a model.
+
+    Args:
+        work: what the pipeline asks for.
+        machines: the machines that each stage runs on.
+        fits: what was fitted on measurements of the machine, by quantity.
+        load_per_second: rows or tokens that are asked for online; None: as many as it can answer.
+    """
+    variant, known = work.online.variants[0], fits or {}
+    cells = {
+        "training": _training(work, work.training, machines, known),
+        "online": _serving(work, work.online, variant, machines, known, load_per_second),
+        "batch": _batch(work, variant, machines, known),
+    }
+    memory = {stage: cells[stage]["memory"][0] for stage in STAGES}
+    available = machines.device.memory
+    faults = tuple(
+        f"{stage} needs {format_value(each.value, 'bytes')} and there are "
+        f"{format_value(available, 'bytes')}: {each.formula}"
+        for stage, each in memory.items()
+        if each.value > available
+    )
+    return Sheet(work.model, machines, cells, faults)
+
+
+def _training(
+    work: Work, training: TrainingWork, machines: Machines, fits: Fits
+) -> Mapping[str, Cell]:
+    unit = work.unit
+    memory = worker_memory(training, fits)
+    step = step_seconds(training, machines, fits)
+    throughput = training.step_units * training.workers / step.value
+    rate = Quantity(
+        "",
+        throughput,
+        "per second",
+        f"{training.step_units:,.0f} x {training.workers} workers ÷ {step}",
+        step.source,
+        of=unit,
+    )
+    flops = Quantity(
+        f"a {unit[:-1]}",
+        training.flops_per_unit,
+        "operations",
+        "forward and backward, of the matrix products",
+    )
+    speed: Cell = (step, rate)
+    cost: Cell = ()
+    if training.steps is not None:
+        formula = f"{training.steps:,} steps x {step}"
+        total = Quantity("in all", step.value * training.steps, "seconds", formula, step.source)
+        speed = (*speed, total)
+        if machines.dollars_per_hour is not None:
+            cost = (_dollars(total.value, machines),)
+    read = training.bytes_per_unit * throughput
+    checkpoint = Quantity(
+        "a checkpoint", training.checkpoint_bytes, "bytes", "weights and the optimizer's states"
+    )
+    io = (
+        Quantity(
+            "are read",
+            read,
+            "bytes per second",
+            f"{format_value(training.bytes_per_unit, 'bytes')} of a {unit[:-1]} x {rate}",
+        ),
+        checkpoint,
+    )
+    workers = Quantity(
+        "workers", training.workers, "count", f"training.num_workers, {training.strategy}"
+    )
+    return {
+        "memory": (memory,),
+        "compute": (flops,),
+        "speed": speed,
+        "IO": io,
+        "concurrency": (workers,),
+        "data types": (_data_type(training.data_type),),
+        "cost": cost,
+    }
+
+
+def worker_memory(training: TrainingWork, fits: Fits) -> Quantity:
+    """Return the peak memory of a worker."""
+    terms = training_memory_terms(training)
+    parts = {"runtime": terms["runtime"], **training.memory}
+    return estimate_quantity("training_memory", "on each worker", terms, fits, parts)
+
+
+def step_seconds(training: TrainingWork, machines: Machines, fits: Fits) -> Quantity:
+    """Return the time of a training step."""
+    terms = training_step_terms(training, machines)
+    return estimate_quantity("training_step", "a step", terms, fits)
+
+
+def _dollars(seconds: float, machines: Machines) -> Quantity:
+    price = machines.dollars_per_hour or 0.0
+    return Quantity(
+        "in all",
+        seconds / SECONDS_OF_AN_HOUR * price,
+        "dollars",
+        f"{format_value(seconds, 'seconds')} x ${price:g} an hour",
+    )
+
+
+def _serving(
+    work: Work,
+    serving: ServingWork,
+    variant: Variant,
+    machines: Machines,
+    fits: Fits,
+    load_per_second: float | None,
+    full_load: Name = "online_unit",
+) -> Mapping[str, Cell]:
+    if serving.generation is not None:
+        stage = Stage(work, serving, variant, machines, fits, full_load)
+        return generation_quantities(stage, serving.generation, load_per_second)
+    unit = work.unit
+    memory = estimate_quantity(
+        "online_memory", "of the process", serving_memory_terms(serving, variant), fits
+    )
+    one = estimate_quantity(
+        "online_call", f"one {unit[:-1]}", call_terms(serving, variant, 1, machines), fits
+    )
+    each = estimate_quantity(
+        full_load, f"a {unit[:-1]}", unit_terms(serving, variant, machines), fits
+    )
+    capacity = rate_of(each, unit)
+    rate = capacity.value
+    flops = Quantity(
+        f"a {unit[:-1]}", serving.flops_per_unit, "operations", "forward, of the matrix products"
+    )
+    moved = (serving.input_bytes + serving.output_bytes) * rate
+    return {
+        "memory": (memory,),
+        "compute": (flops,),
+        "speed": (one, capacity),
+        "IO": (
+            Quantity(
+                "of requests and answers",
+                moved,
+                "bytes per second",
+                f"{serving.input_bytes + serving.output_bytes:,.0f} B x {capacity}",
+            ),
+        ),
+        "concurrency": (
+            Quantity(
+                "rows at a time",
+                serving.instances * serving.call_units,
+                "count",
+                f"{serving.instances} instances x {serving.call_units} of a batch",
+            ),
+        ),
+        "data types": (_data_type(variant.data_type, variant.name),),
+        "cost": cost_quantities(rate, load_per_second, machines.dollars_per_hour, unit),
+    }
+
+
+def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapping[str, Cell]:
+    cells = dict(_serving(work, work.batch, variant, machines, fits, None, "batch_unit"))
+    rate = next(each for each in cells["speed"] if each.unit == "per second")
+    daily = Quantity(
+        "",
+        rate.value * SECONDS_OF_A_DAY,
+        "per day",
+        f"{rate} x 86,400 s",
+        rate.source,
+        rate.low and rate.low * SECONDS_OF_A_DAY,
+        rate.high and rate.high * SECONDS_OF_A_DAY,
+        of=work.unit,
+    )
+    speed: Cell = (rate, daily)
+    if work.batch_units is not None:
+        job = Quantity(
+            "the nightly job",
+            work.batch_units / rate.value,
+            "seconds",
+            f"{work.batch_units:,.0f} {work.unit} ÷ {rate}",
+            rate.source,
+        )
+        speed = (*speed, job)
+    return {**cells, "speed": speed}
+
+
+def _data_type(data_type: str, name: str = "") -> Quantity:
+    return Quantity(
+        f"a number, {name or data_type}", bytes_of_type(data_type), "bytes", f"in {data_type}"
+    )

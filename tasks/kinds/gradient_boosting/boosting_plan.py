@@ -1,0 +1,83 @@
+"""What the training and the serving of boosted trees ask of a machine."""
+
+from dataclasses import replace
+
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
+from millrace.tasks.kinds.data_facts import DataFacts, require_facts
+from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
+
+FLOAT = 4
+NODE_BYTES = 40
+"""Bytes of a node in an ONNX TreeEnsemble: its feature, threshold, both children and weight."""
+OPERATIONS_OF_A_NODE = 2
+"""Operations of a row in a node: a comparison, and an addition at a leaf."""
+BATCH_ROWS = 1024
+
+
+def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+    """Return what boosted trees ask for.
+
+    A tree of depth d has at most 2^d leaves; a round grows one tree for each class of more than
+    two. Histogram training reads every feature of a row once a level (Chen and Guestrin 2016,
+    "XGBoost", 1603.02754; Ke et al. 2017, "LightGBM").
+
+    Args:
+        pipeline: the pipeline.
+        installation: not needed.
+        facts: what is known of the data.
+
+    Raises:
+        InputError: the data's columns are not known.
+    """
+    facts = require_facts(facts)
+    params = pipeline.model.params
+    rounds, depth = int(params.get("n_estimators", ROUNDS)), int(params.get("max_depth") or DEPTH)
+    outputs = facts.outputs if facts.outputs > 2 else 1
+    trees = rounds * outputs
+    nodes = trees * 2 ** (depth + 1)
+    width, rows = facts.in_features, facts.train_rows
+    spec, serving, batch = pipeline.training, pipeline.serving, pipeline.batch
+    walk = float(trees * depth * OPERATIONS_OF_A_NODE)
+    row_bytes = float(width * FLOAT)
+    held = row_bytes * (rows or 0) / spec.workers
+    online = ServingWork(
+        variants=(Variant("onnx-fp32", "fp32", float(nodes * NODE_BYTES)),),
+        flops_per_unit=walk,
+        bytes_per_unit=float(trees * depth * NODE_BYTES),
+        kernels=3,
+        input_bytes=row_bytes,
+        output_bytes=float(FLOAT * facts.outputs),
+        call_units=serving.max_batch_size,
+        instances=serving.instance_count,
+        threads=serving.intra_op_thread_count,
+    )
+    nightly = replace(
+        online,
+        call_units=batch.batch_size or BATCH_ROWS,
+        instances=batch.num_actors or 1,
+        threads=batch.threads_per_actor,
+    )
+    return Work(
+        model=pipeline.name,
+        unit="rows",
+        parameters=nodes,
+        training=TrainingWork(
+            workers=spec.workers,
+            step_units=(rows or 0) / spec.workers,
+            steps=rounds if rows is not None else None,
+            flops_per_unit=float(depth * width * OPERATIONS_OF_A_NODE * outputs),
+            memory={"rows": held, "binned rows": held / FLOAT, "trees": float(nodes * NODE_BYTES)},
+            bytes_per_step=held / FLOAT * depth * outputs,
+            kernels=depth * outputs,
+            gradient_bytes=float(2**depth * width * 256 * 2 * FLOAT),
+            data_type="fp32",
+            bytes_per_unit=facts.row_bytes or row_bytes,
+            checkpoint_bytes=float(nodes * NODE_BYTES),
+            strategy="rows are split, histograms are summed",
+        ),
+        online=online,
+        batch=nightly,
+        batch_units=facts.rows,
+    )

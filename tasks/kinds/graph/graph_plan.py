@@ -1,0 +1,151 @@
+"""What the training and the serving of a network ask of a machine."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from importlib.metadata import version
+
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.planner.network_cost import KeptCounts, NetworkCost
+from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
+from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
+from millrace.tasks.kinds.data_facts import DataFacts, require_facts
+
+FLOAT = 4
+"""Bytes of a float32, in which weights, gradients and the optimizer's states are."""
+OPTIMIZER_STATES = 2
+"""Numbers that AdamW keeps of a weight."""
+OPTIMIZER_TRAFFIC = 7
+"""Numbers of a weight that a step of AdamW reads and writes: the weight, its gradient, both
+moments, and three of them written."""
+ANSWER = 4
+BATCH_ROWS = 1024
+"""Rows of a call in a batch job, where `batch.batch_size` is left out."""
+
+
+def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+    """Return what a network asks for.
+
+    Args:
+        pipeline: the pipeline.
+        installation: its home keeps the counts of networks.
+        facts: what is known of the data.
+
+    Raises:
+        InputError: the network cannot be built, or the data's columns are not known.
+    """
+    facts = require_facts(facts)
+    cost = count_family(pipeline, installation, facts)
+    unit_bytes = facts.row_bytes or facts.raw_width * FLOAT
+    variants = variants_of(pipeline, cost.parameters)
+    serving, batch = pipeline.serving, pipeline.batch
+    online = ServingWork(
+        variants=variants,
+        flops_per_unit=cost.forward_flops,
+        bytes_per_unit=2 * cost.saved_bytes,
+        kernels=cost.forward_kernels,
+        input_bytes=cost.input_bytes,
+        output_bytes=float(ANSWER * facts.outputs),
+        call_units=serving.max_batch_size,
+        instances=serving.instance_count,
+        threads=serving.intra_op_thread_count,
+    )
+    nightly = replace(
+        online,
+        call_units=batch.batch_size or BATCH_ROWS,
+        instances=batch.num_actors or 1,
+        threads=batch.threads_per_actor,
+    )
+    return Work(
+        model=pipeline.name,
+        unit="rows",
+        parameters=cost.parameters,
+        training=_training(pipeline, facts, cost, unit_bytes),
+        online=online,
+        batch=nightly,
+        batch_units=facts.rows,
+    )
+
+
+def _training(
+    pipeline: Pipeline, facts: DataFacts, cost: NetworkCost, unit_bytes: float
+) -> TrainingWork:
+    spec = pipeline.training
+    rows = spec.batch_rows
+    steps = None
+    if facts.train_rows is not None:
+        steps = spec.epochs * math.ceil(facts.train_rows / (rows * spec.workers))
+    weights, trained = FLOAT * cost.parameters, FLOAT * cost.trained
+    kept = cost.saved_bytes * rows
+    return TrainingWork(
+        workers=spec.workers,
+        step_units=rows,
+        steps=steps,
+        flops_per_unit=cost.training_flops,
+        memory={
+            "weights": weights,
+            "gradients": trained,
+            "optimizer": OPTIMIZER_STATES * trained,
+            "activations": kept,
+        },
+        bytes_per_step=3 * kept + 2 * weights + OPTIMIZER_TRAFFIC * trained,
+        kernels=cost.training_kernels,
+        gradient_bytes=trained,
+        data_type="fp32" if spec.precision in ("auto", "fp32") else spec.precision,
+        bytes_per_unit=unit_bytes,
+        checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
+    )
+
+
+def variants_of(pipeline: Pipeline, parameters: int) -> tuple[Variant, ...]:
+    """Return the variants that the pipeline exports, each by the widest type in its name."""
+    found = []
+    for name in pipeline.export.candidates:
+        data_type = next((each for each in WIDTHS if each in name), "fp32")
+        found.append(Variant(name, data_type, weight_bytes(parameters, data_type)))
+    return tuple(found)
+
+
+def count_family(pipeline: Pipeline, installation: Installation, facts: DataFacts) -> NetworkCost:
+    """Build the module that a run would train, and count it; or return the count in the home.
+
+    A count is kept for the families of Millrace: torch, which counts, takes a second to import.
+
+    Raises:
+        InputError: the module cannot be built.
+    """
+    tokenizer = pipeline.model.tokenizer
+    inputs: dict[str, int] = {"in_features": facts.in_features}
+    if facts.has_text:
+        inputs = {
+            "vocab_size": tokenizer.vocab_size,
+            "padding": 0,
+            "max_tokens": tokenizer.max_tokens,
+        }
+    if ":" in pipeline.model.family or pipeline.model.pretrained is not None:
+        return _count(pipeline, inputs, facts.outputs)
+    kept = KeptCounts(installation.home)
+    spec = pipeline.model.model_dump(mode="json", include={"family", "params"})
+    named = json.dumps([version("millrace"), spec, inputs, facts.outputs], sort_keys=True)
+    key = sha256(named.encode()).hexdigest()
+    if (known := kept.read(key)) is not None:
+        return known
+    counted = _count(pipeline, inputs, facts.outputs)
+    kept.write(key, counted)
+    return counted
+
+
+def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int) -> NetworkCost:
+    import numpy as np
+
+    from millrace.models.families.count_network import COUNTED_ROWS, count_network
+    from millrace.models.families.family import build_module
+
+    module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
+    tokens = inputs.get("max_tokens")
+    if tokens is not None:
+        return count_network(module, np.ones((COUNTED_ROWS, tokens), np.int64))
+    return count_network(module, np.zeros((COUNTED_ROWS, inputs["in_features"]), np.float32))

@@ -1,0 +1,132 @@
+"""`millrace plan`: each example, several machines, and what it refuses."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.flows.cli import main
+from millrace.models.common.errors import InputError
+from tests.docs_pages import ROOT
+
+EXAMPLES = ROOT / "examples"
+DEVICE = """\
+ours:
+  label: Ours
+  memory: 8e9
+  memory_bandwidth: 1e11
+  rates: {fp32: 1e12}
+  source: measured
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("MILLRACE_HOME", str(folder))
+    return folder
+
+
+def plan(*words):
+    return CliRunner().invoke(main.make_app(("plan", "check")), ["plan", *map(str, words)])
+
+
+def sheets(*words):
+    done = plan(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)["sheets"]
+
+
+@pytest.mark.parametrize("name", ["tabular", "digits", "text", "code_lm"])
+def test_every_example_has_a_sheet(name):
+    done = plan(EXAMPLES / f"{name}.yaml", "--hardware", "h100")
+    assert done.exit_code == 0, done.output
+    for word in (
+        "memory",
+        "compute",
+        "speed",
+        "concurrency",
+        "cost",
+        "training",
+        "online",
+        "batch",
+    ):
+        assert word in done.stdout
+
+
+def test_a_sheet_is_data_too():
+    (sheet,) = sheets(EXAMPLES / "tabular.yaml", "--hardware", "l4")
+    parts = sheet["cells"]["training"]["memory"][0]
+    # two hidden layers of 64 and 32 on 30 numbers: 4,130 parameters in float32
+    assert "weights 16.5 kB" in parts["formula"]
+    assert sheet["machines"]["name"] == "l4"
+    assert sheet["faults"] == []
+
+
+def test_machines_are_compared_in_their_order():
+    found = sheets(EXAMPLES / "code_lm.yaml", "--hardware", "h100x8,l4")
+    names = [(each["machines"]["name"], each["machines"]["count"]) for each in found]
+    assert names == [("h100", 8), ("l4", 1)]
+
+
+def test_every_number_can_be_explained():
+    done = plan(EXAMPLES / "code_lm.yaml", "--hardware", "h100", "--explain")
+    assert "training, memory:" in done.stdout
+    assert "    = weights " in done.stdout
+    assert "fitted on 1,047 published rows" in done.stdout
+
+
+def test_an_old_price_is_a_warning():
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "a10g")
+    assert "warning: the price of a10g ($1.006 an hour) is" in done.stderr
+
+
+def test_a_device_of_ones_own_is_in_the_home(home):
+    (home / "hardware.yaml").write_text(DEVICE)
+    (sheet,) = sheets(EXAMPLES / "tabular.yaml", "--hardware", "ours")
+    assert sheet["machines"]["device"]["label"] == "Ours"
+
+
+def test_a_decoder_that_does_not_fit_says_which_part(home):
+    (home / "hardware.yaml").write_text(DEVICE)
+    big = ("hidden_size=8192", "intermediate_size=28672", "num_hidden_layers=80")
+    words = [w for each in big for w in ("--set", f"model.params.{each}")]
+    done = plan(EXAMPLES / "code_lm.yaml", "--hardware", "ours", *words)
+    assert done.exit_code == 0
+    assert "training needs" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--hardware", "h10O"), "has no device 'h10o'"),
+        (("--hardware", "h100x0"), "at least 1"),
+        (("--hardware", ","), "names no device"),
+        (("--set", "batch.price_per_hour=-1"), "batch.price_per_hour"),
+        (("--set", "training.num_workers=0"), "training.num_workers"),
+        (("--set", "model.params.hidden=[-1]"), "could not be built|must be"),
+    ],
+)
+def test_wrong_input_is_refused(words, message):
+    done = plan(EXAMPLES / "tabular.yaml", *words)
+    assert isinstance(done.exception, InputError)
+    assert re.search(message, str(done.exception))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("ours: {memory: 1}", "ours"),
+        (DEVICE + "  price: {dollars_per_hour: 0, date: 2026-01-01, source: s}", "greater than 0"),
+        (DEVICE.replace("1e11", "-1"), "greater than 0"),
+        ("- ours", "is not a catalogue"),
+        ("ours: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_catalogue_is_refused(home, row, message):
+    (home / "hardware.yaml").write_text(row)
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100")
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)

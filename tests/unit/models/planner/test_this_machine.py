@@ -1,0 +1,59 @@
+"""This machine's measurements: what they are, and that they are made once."""
+
+import json
+
+import pytest
+
+from millrace.models.planner import this_machine
+from millrace.models.planner.this_machine import FILE, measure_device, read_kept, this_device
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(this_machine, "COPIED_BYTES", 2**22)
+    monkeypatch.setattr(this_machine, "MATRIX", 128)
+    monkeypatch.setattr(this_machine, "KERNELS", 50)
+    monkeypatch.setattr(this_machine, "DISK_BYTES", 2**20)
+
+
+def test_the_measurements_are_plausible(tmp_path):
+    device = measure_device(tmp_path)
+    assert device.is_cpu
+    assert 1e8 < device.memory_bandwidth < 1e13
+    assert all(1e8 < rate < 1e15 for rate in device.rates.values())
+    assert 1e-8 < device.kernel_seconds < 1e-3
+    assert device.disk_bandwidth > 1e5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_is_measured_once(tmp_path, monkeypatch):
+    first = this_device(tmp_path)
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(this_machine, "measure_device", None)
+    assert this_device(tmp_path) == first
+
+
+def test_another_machine_is_measured_again(tmp_path):
+    this_device(tmp_path)
+    known = json.loads((tmp_path / FILE).read_text())
+    known["machine"]["cores"] += 1
+    (tmp_path / FILE).write_text(json.dumps(known))
+    assert read_kept(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "device": {}}'])
+def test_a_damaged_file_is_measured_again(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    assert this_device(tmp_path).memory > 0
+    assert read_kept(tmp_path) is not None
+
+
+def test_without_a_home_nothing_is_kept(tmp_path):
+    this_device(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_price_is_the_pipelines(tmp_path):
+    assert this_device(tmp_path).price is None
+    assert this_device(tmp_path, 1.2).price.dollars_per_hour == 1.2
+    assert this_device(tmp_path).price is None

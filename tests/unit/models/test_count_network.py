@@ -1,0 +1,67 @@
+"""What a network costs, beside what one counts by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from millrace.models.families.count_network import count_network
+
+
+def example(width, rows=2):
+    return np.ones((rows, width), np.float32)
+
+
+def test_two_layers_cost_what_their_matrices_say():
+    cost = count_network(
+        (nn.Sequential(nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 2))), example(30)
+    )
+    assert cost.parameters == cost.trained == 31 * 64 + 65 * 2
+    assert cost.forward_flops == 2 * (30 * 64 + 64 * 2)
+    # backward: both matrices' gradients, and the gradient of the hidden layer, not of the input
+    assert cost.training_flops == 3 * cost.forward_flops - 2 * 30 * 64
+    assert cost.input_bytes == 120
+
+
+def test_what_is_kept_grows_with_the_layers_outputs():
+    narrow, wide = (
+        count_network((nn.Sequential(nn.Linear(8, n), nn.Tanh(), nn.Linear(n, 4))), example(8))
+        for n in (16, 160)
+    )
+    assert wide.saved_bytes - narrow.saved_bytes == pytest.approx(4 * 144)
+
+
+def test_a_convolution_counts_every_place():
+    cost = count_network(
+        (nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3, padding=1))),
+        example(64),
+    )
+    assert cost.forward_flops == 2 * 64 * 9 * 4
+
+
+def test_a_frozen_layer_is_not_trained():
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    net[0].requires_grad_(False)
+    cost = count_network((net), example(8))
+    assert (cost.parameters, cost.trained) == (90, 18)
+
+
+def test_counting_changes_nothing():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 1))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    chance = torch.get_rng_state()
+    count_network(network, example(4))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert all(each.grad is None for each in network.parameters())
+    assert network.training
+
+
+def test_more_layers_start_more_kernels():
+    counts = [
+        count_network((nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)])), example(4))
+        for n in (1, 5)
+    ]
+    assert counts[1].forward_kernels - counts[0].forward_kernels == 4
+    assert counts[1].training_kernels > counts[1].forward_kernels
