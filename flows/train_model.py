@@ -29,6 +29,7 @@ from millrace.models.registry.tracking import TrackedRun, check_reachable, track
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
+from millrace.tasks.plan_record import planned_beside, recorded_beside
 from millrace.tasks.progress import recovery
 from millrace.tasks.register import promote_version, register_version
 from millrace.tasks.reports.drawing import Drawing, drawing_process
@@ -153,7 +154,10 @@ def _train_and_register(
     with inputs_of_failed(pipeline, snapshot, run):
         prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
-    with log_inputs_beside(pipeline, snapshot, run):
+    with (
+        planned_beside(kind, pipeline, installation, snapshot, prepared) as planned,
+        log_inputs_beside(pipeline, snapshot, run),
+    ):
         trained = train_on_ray(kind, installation, prepared, run)
     drawing.begin(steps_of(kind).draw_training(trained))
     with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
@@ -161,7 +165,10 @@ def _train_and_register(
             kind, pipeline, installation, snapshot, trained, Path(folder), drawing
         )
         report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-        with report_while("registering the model"):
+        with (
+            report_while("registering the model"),
+            recorded_beside(planned, kind, installation, trained, exported.chosen, run),
+        ):
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from millrace.models.common.arrays import Array, spread
 from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.corpus.sequences import Sequences
-from millrace.models.language.flops import flops_per_token
+from millrace.models.language.decoder_sizes import flops_of_token
 from millrace.models.language.learner import Learner
-from millrace.models.language.memory import Load, memory_of
 from millrace.models.language.micro_batches import MicroBatch, micro_batch
 from millrace.models.language.optimizers import moments_of, rate_at
 from millrace.models.language.parallel import (
@@ -27,9 +26,11 @@ from millrace.models.language.parallel import (
 )
 from millrace.models.language.recipe import DecoderSpec, Recipe
 from millrace.models.language.sequence_order import Course, Position, Step, share_of
-from millrace.models.language.token_meter import Meter, peak_memory, perplexity
+from millrace.models.language.token_meter import Meter, perplexity
+from millrace.models.planner.worker_memory import Load, memory_of
 from millrace.models.training.network_learner import autocast_type
 from millrace.models.training.train_job import Report, TrainJob, Write
+from millrace.models.training.workers import peak_memory_mib
 
 EXPORTED = "model"
 """Folder in the last checkpoint with the trained decoder in the format of transformers."""
@@ -116,9 +117,9 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         start: folder of a checkpoint to resume from; None to start from the beginning.
         report: called every `log_steps` and with every checkpoint, by all workers at the same step.
     """
-    base = peak_memory(strategy.device)
+    base = peak_memory_mib(strategy.device)
     learner = Learner(job.decoder, job.recipe, strategy)
-    flops = flops_per_token(learner.cost, job.decoder.context)
+    flops = flops_of_token(learner.cost, job.decoder.context)
     meter = Meter(strategy, flops, base, _estimated(job, learner))
     position = Position() if start is None else learner.load(start)
     recipe, began_at = job.recipe, position.step

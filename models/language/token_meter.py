@@ -1,7 +1,6 @@
 """The metrics of training between two reports: loss, speed, gradient norm and memory."""
 
 import math
-import resource
 import time
 from dataclasses import dataclass, field
 
@@ -9,11 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from millrace.models.language.flops import mfu
+from millrace.models.language.decoder_sizes import mfu
 from millrace.models.language.learner import Stepped
 from millrace.models.language.parallel import Strategy, workers
-
-_KIB = 1024
+from millrace.models.training.workers import peak_memory_mib
 
 
 @dataclass
@@ -23,13 +21,13 @@ class Meter:
     Attributes:
         strategy: parallel strategy, which sums over the workers.
         flops: floating-point operations per token.
-        base: peak memory before the decoder was built, in bytes.
+        base: peak memory before the decoder was built, in MiB.
         estimated: memory of a worker as estimated by `memory_of`, in bytes.
     """
 
     strategy: Strategy
     flops: float
-    base: int
+    base: float
     estimated: float
     _loss: list[Tensor] = field(default_factory=list)
     _answers: list[Tensor] = field(default_factory=list)
@@ -70,25 +68,20 @@ class Meter:
         total, tokens = self.strategy.summed(mine).tolist()
         answers = float(torch.stack(self._answers).sum())
         speed = tokens / max(self._seconds, 1e-9)
+        peak = _most(peak_memory_mib(device), device)
         metrics = {
             "loss": total / max(answers, 1.0),
             "tokens": tokens,
             "tokens_per_second": speed,
             "grad_norm": self._norm,
-            "peak_memory_mib": _most(peak_memory(device) - self.base, device) / _KIB**2,
-            "estimated_memory_mib": self.estimated / _KIB**2,
+            "peak_memory_mib": peak - self.base,
+            "worker_memory_mib": peak,
+            "estimated_memory_mib": self.estimated / 2**20,
         }
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         used = mfu(self.flops, speed, name, workers())
         self._loss, self._answers, self._tokens, self._seconds = [], [], 0, 0.0
         return metrics if used is None else {**metrics, "mfu": used}
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the peak memory of tensors on a GPU, or of this process on a CPU, in bytes."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def perplexity(loss: float) -> float:

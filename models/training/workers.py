@@ -1,6 +1,7 @@
 """How many workers train, and whether each of them has a GPU."""
 
 import logging
+import resource
 
 import ray
 import ray.train
@@ -44,3 +45,10 @@ def choose_workers(training: TrainingSpec) -> TrainingSpec:
 def scaling_config(workers: int) -> ray.train.ScalingConfig:
     """Return the scaling of Ray Train: a GPU for each worker, if there are as many."""
     return ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus_of_ray() >= workers)
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Return the peak memory of tensors on a GPU, or of this process on a CPU, in MiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

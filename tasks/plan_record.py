@@ -1,0 +1,250 @@
+"""Writes the plan of a run beside what was measured: to MLflow, and to the planner's ledger."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from statistics import median
+from threading import Thread
+from typing import Any
+
+from millrace.export.candidate import AnyCandidate
+from millrace.models.common.hardware import this_machine
+from millrace.models.common.installation import EMBEDDED, Installation
+from millrace.models.config.model_kind import ModelKind
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.planner.catalogue import THIS_MACHINE, Machines
+from millrace.models.planner.estimates import (
+    Fits,
+    Name,
+    call_terms,
+    estimate_quantity,
+    serving_memory_terms,
+    training_memory_terms,
+    training_step_terms,
+)
+from millrace.models.planner.fit import Terms
+from millrace.models.planner.measurements import (
+    Measurement,
+    append_measurements,
+    fits_of,
+    read_measurements,
+)
+from millrace.models.planner.this_machine import this_device
+from millrace.models.planner.work import TrainingWork, Work
+from millrace.models.registry.tracking import TrackedRun
+from millrace.tasks.kinds.steps import Prepared, Trained, steps_of
+from millrace.tasks.plan import facts_of_snapshot, ledger_of
+from millrace.tasks.progress import log
+
+FILE = "plan/plan.json"
+"""Artifact of a run: its estimates and measurements."""
+MEMORY, MIB = "worker_memory_mib", 2**20
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The plan of a run, made before its training begins.
+
+    Attributes:
+        work: what the run asks for.
+        machines: this machine.
+        fits: what was fitted on earlier measurements of this machine.
+    """
+
+    work: Work
+    machines: Machines
+    fits: Fits
+
+
+def plan_run(
+    kind: ModelKind,
+    pipeline: Pipeline,
+    installation: Installation,
+    snapshot: Snapshot,
+    prepared: Prepared[Any],
+) -> RunPlan | None:
+    """Return the plan of a run on this machine; None where another machine trains.
+
+    Args:
+        kind: the kind of the model.
+        pipeline: the pipeline.
+        installation: its home has this machine's measurements.
+        snapshot: the data.
+        prepared: the training, with the settings that the pipeline leaves open.
+    """
+    if installation.ray_address != EMBEDDED:
+        return None
+    names = ("batch_size", "num_workers")
+    chosen = {name: int(prepared.chosen[name]) for name in names if name in prepared.chosen}
+    training = pipeline.training.model_copy(update=chosen)
+    pipeline = pipeline.model_copy(update={"training": training})
+    work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+    fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
+    return RunPlan(work, Machines(THIS_MACHINE, this_device(installation.home)), fits)
+
+
+@contextmanager
+def planned_beside(
+    kind: ModelKind,
+    pipeline: Pipeline,
+    installation: Installation,
+    snapshot: Snapshot,
+    prepared: Prepared[Any],
+) -> Iterator["Future[RunPlan | None]"]:
+    """Plan a run in a thread beside the block, in which this process waits for a training.
+
+    This machine is measured before, if the home does not know it yet.
+    """
+    if installation.ray_address == EMBEDDED:
+        this_device(installation.home)
+    planned: Future[RunPlan | None] = Future()
+
+    def plan() -> None:
+        try:
+            planned.set_result(plan_run(kind, pipeline, installation, snapshot, prepared))
+        except Exception as error:  # a run does not fail because it was not planned
+            planned.set_exception(error)
+
+    # The thread does not keep an interrupted process alive, as one of an executor would.
+    Thread(target=plan, name="plan", daemon=True).start()
+    yield planned
+
+
+@contextmanager
+def recorded_beside(
+    planned: "Future[RunPlan | None]",
+    kind: ModelKind,
+    installation: Installation,
+    trained: Trained[Any],
+    chosen: AnyCandidate,
+    run: TrackedRun,
+) -> Iterator[None]:
+    """Record the plan beside the block, which registers the version.
+
+    If it cannot be recorded, a warning is logged and the run succeeds.
+    """
+    recorded: Future[None] = Future()
+
+    def record() -> None:
+        try:
+            if (plan := planned.result()) is not None:
+                record_run(plan, kind, installation, trained, chosen, run)
+            recorded.set_result(None)
+        except Exception as error:  # a run does not fail because its plan was not recorded
+            recorded.set_exception(error)
+
+    Thread(target=record, name="record-plan", daemon=True).start()
+    yield
+    if (error := recorded.exception()) is not None:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        log.warning("the plan of this run was not recorded: %s", why)
+
+
+def record_run(
+    plan: RunPlan,
+    kind: ModelKind,
+    installation: Installation,
+    trained: Trained[Any],
+    chosen: AnyCandidate,
+    run: TrackedRun,
+) -> None:
+    """Append the run's measurements to the ledger, and log them beside the plan to MLflow."""
+    measured = measured_in(plan, kind, trained, chosen, run.run_id)
+    append_measurements(ledger_of(installation), measured)
+    rows = {
+        each.quantity: {
+            "estimate": each.estimate,
+            "low": each.low,
+            "high": None if each.high == float("inf") else each.high,
+            "measured": each.measured,
+            "terms": dict(each.terms),
+        }
+        for each in measured
+    }
+    run.log_text(json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2), FILE)
+
+
+def measured_in(
+    plan: RunPlan,
+    kind: ModelKind,
+    trained: Trained[Any],
+    chosen: AnyCandidate,
+    run_id: str,
+) -> list[Measurement]:
+    """Return the measurements of a run, each with its estimate."""
+    training = plan.work.training
+    found: list[tuple[Name, Terms, float | None]] = [
+        (
+            "training_step",
+            training_step_terms(training, plan.machines),
+            step_seconds_of(training, plan.work.unit, trained.history),
+        ),
+        ("training_memory", training_memory_terms(training), memory_of(trained.history)),
+    ]
+    speed, online = chosen.speed, plan.work.online
+    variant = next((each for each in online.variants if each.name == chosen.name), None)
+    if speed is not None and variant is not None:
+        alone = replace(online, instances=1)
+        full = call_terms(alone, variant, online.call_units, plan.machines)
+        per_unit = {name: value / online.call_units for name, value in full.items()}
+        latency = speed.latency_ms / 1000
+        found += [
+            ("online_call", call_terms(alone, variant, 1, plan.machines), latency),
+            ("online_unit", per_unit, 1 / speed.per_second if speed.per_second else None),
+            ("online_memory", serving_memory_terms(alone, variant), peak_of(speed)),
+        ]
+    return [
+        _measurement(plan, kind, run_id, name, terms, value)
+        for name, terms, value in found
+        if value is not None and value > 0
+    ]
+
+
+def _measurement(
+    plan: RunPlan, kind: ModelKind, run_id: str, name: Name, terms: Terms, value: float
+) -> Measurement:
+    estimate = estimate_quantity(name, "", terms, plan.fits)
+    return Measurement(
+        quantity=name,
+        model=plan.work.model,
+        kind=kind.name,
+        machine=str(this_machine()),
+        run_id=run_id,
+        estimate=estimate.value,
+        low=estimate.low or 0.0,
+        high=float("inf") if estimate.high is None else estimate.high,
+        measured=value,
+        terms=terms,
+        time=datetime.now(UTC),
+    )
+
+
+def step_seconds_of(
+    training: TrainingWork, unit: str, history: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Return the median time of a step, of the second half of the reports.
+
+    The first reports include what happens once, such as the allocation of memory.
+    """
+    name = "samples_per_second" if unit == "rows" else "tokens_per_second"
+    rates = [float(report[name]) for report in history if report.get(name)]
+    late = rates[len(rates) // 2 :]
+    if not late:
+        return None
+    return training.step_units * training.workers / median(late)
+
+
+def memory_of(history: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the peak memory of a worker, in bytes."""
+    peaks = [float(report[MEMORY]) for report in history if MEMORY in report]
+    return max(peaks) * MIB if peaks else None
+
+
+def peak_of(speed: Any) -> float | None:
+    """Return the peak memory of the process that measured a candidate, in bytes."""
+    peak = getattr(speed, "peak_memory_bytes", None)
+    return None if peak is None else float(peak)
