@@ -22,6 +22,7 @@ from millrace.models.planner.estimates import (
     Name,
     call_terms,
     estimate_quantity,
+    job_terms,
     serving_memory_terms,
     training_memory_terms,
     training_step_terms,
@@ -33,11 +34,14 @@ from millrace.models.planner.measurements import (
     fits_of,
     read_measurements,
 )
+from millrace.models.planner.sheet import actors_on
 from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.work import TrainingWork, Work
 from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import CANDIDATE_TAG, ModelVersion
+from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.kinds.steps import Prepared, Trained, steps_of
-from millrace.tasks.plan import facts_of_snapshot, ledger_of
+from millrace.tasks.plan import data_facts, facts_of_snapshot, ledger_of
 from millrace.tasks.progress import log
 
 FILE = "plan/plan.json"
@@ -140,8 +144,7 @@ def recorded_beside(
     Thread(target=record, name="record-plan", daemon=True).start()
     yield
     if (error := recorded.exception()) is not None:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
-        log.warning("the plan of this run was not recorded: %s", why)
+        _warn(error)
 
 
 def record_run(
@@ -166,6 +169,49 @@ def record_run(
         for each in measured
     }
     run.log_text(json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2), FILE)
+
+
+def record_batch(
+    pipeline: Pipeline, installation: Installation, version: ModelVersion, report: BatchReport
+) -> None:
+    """Append a batch job's time to the ledger, beside its estimate.
+
+    A job does not fail because its plan could not be recorded: then a warning is logged.
+    """
+    if installation.ray_address != EMBEDDED:
+        return
+    try:
+        measured = _measured_batch(pipeline, installation, version, report)
+        append_measurements(ledger_of(installation), measured)
+    except Exception as error:
+        _warn(error)
+
+
+def _measured_batch(
+    pipeline: Pipeline, installation: Installation, version: ModelVersion, report: BatchReport
+) -> list[Measurement]:
+    """Return the measurement of a batch job; nothing if an earlier run did a part of it."""
+    device = this_device(installation.home)
+    machines = Machines(THIS_MACHINE, device)
+    facts = data_facts(pipeline, installation, call_functions=False)
+    work = steps_of(version.kind).plan(pipeline, installation, facts)
+    job, name = actors_on(work.batch, machines), version.tags.get(CANDIDATE_TAG)
+    variant = next((each for each in job.variants if each.name == name), None)
+    if variant is None or report.resumed or not report.scored:
+        return []
+    units, calls = float(report.scored), report.scored / job.call_units
+    if report.tokens_out is not None:
+        units = float(report.tokens_out + (report.tokens_in or 0))
+        calls = report.tokens_out / job.call_units
+    terms = job_terms(job, variant, units, calls, machines)
+    fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
+    plan = RunPlan(work, machines, fits)
+    return [_measurement(plan, version.kind, report.job, "batch_job", terms, report.seconds)]
+
+
+def _warn(error: BaseException) -> None:
+    why = next(iter(str(error).splitlines()), type(error).__name__)
+    log.warning("the plan was not recorded: %s", why)
 
 
 def measured_in(

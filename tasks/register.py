@@ -13,6 +13,7 @@ from millrace.models.registry.gates import Promotion, decide
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
+    CANDIDATE_TAG,
     CERTIFICATE_TAG,
     CHALLENGER,
     CHAMPION,
@@ -49,7 +50,7 @@ def register_version(
         )
     log_evidence(exported, report, run)
     tags = {
-        "millrace.candidate": chosen.name,
+        CANDIDATE_TAG: chosen.name,
         CERTIFICATE_TAG: PASSED if certificate.passed else f"{FAILED}{chosen.reason}",
         DATASET_TAG: dataset_tag(snapshot.name, snapshot.version),
         "millrace.dataset_digest": snapshot.digest,

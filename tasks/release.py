@@ -16,6 +16,7 @@ from millrace.models.registry.mlflow_pages import describe_promotion
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
+    CANDIDATE_TAG,
     CERTIFICATE_TAG,
     FAILED,
     ModelVersion,
@@ -224,7 +225,7 @@ class MlflowRegistry:
             files = self._package(model, other).files.values()
             size = sum(file.stat().st_size for file in files)
             metric = self._metric(model, version, other)
-        candidate = tags.get("millrace.candidate", "")
+        candidate = tags.get(CANDIDATE_TAG, "")
         return Comparison(other, is_live, name, metric, candidate, size)
 
     def version_check(self, model: str, version: int) -> VersionCheck:

@@ -57,6 +57,7 @@ from millrace.tasks.batch.score_receipt import (
     with_version,
 )
 from millrace.tasks.kinds.steps import KindSteps, steps_of
+from millrace.tasks.plan_record import record_batch
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
@@ -271,6 +272,7 @@ def _tracked(
         if not report.unchanged:
             tracked.finish(pipeline, report)
             _report_drift(run, pipeline, job, report, reporter)
+            record_batch(pipeline, installation, package.version, report)
     return report
 
 

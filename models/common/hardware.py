@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import resource
 import subprocess
 import time
 from contextlib import suppress
@@ -78,6 +79,11 @@ def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -
             elif "memory" in controllers.split(","):
                 limits += _read_limits(root / "memory", path, "memory.limit_in_bytes")
     return min(limits)
+
+
+def peak_memory_mib() -> float:
+    """Return the largest memory that this process had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:

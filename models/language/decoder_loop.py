@@ -30,7 +30,7 @@ from millrace.models.language.token_meter import Meter, perplexity
 from millrace.models.planner.worker_memory import Load, memory_of
 from millrace.models.training.network_learner import autocast_type
 from millrace.models.training.train_job import Report, TrainJob, Write
-from millrace.models.training.workers import peak_memory_mib
+from millrace.models.training.workers import peak_memory_on
 
 EXPORTED = "model"
 """Folder in the last checkpoint with the trained decoder in the format of transformers."""
@@ -117,7 +117,7 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         start: folder of a checkpoint to resume from; None to start from the beginning.
         report: called every `log_steps` and with every checkpoint, by all workers at the same step.
     """
-    base = peak_memory_mib(strategy.device)
+    base = peak_memory_on(strategy.device)
     learner = Learner(job.decoder, job.recipe, strategy)
     flops = flops_of_token(learner.cost, job.decoder.context)
     meter = Meter(strategy, flops, base, _estimated(job, learner))

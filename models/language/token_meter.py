@@ -11,7 +11,7 @@ from torch import Tensor
 from millrace.models.language.decoder_sizes import mfu
 from millrace.models.language.learner import Stepped
 from millrace.models.language.parallel import Strategy, workers
-from millrace.models.training.workers import peak_memory_mib
+from millrace.models.training.workers import peak_memory_on
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Meter:
         total, tokens = self.strategy.summed(mine).tolist()
         answers = float(torch.stack(self._answers).sum())
         speed = tokens / max(self._seconds, 1e-9)
-        peak = _most(peak_memory_mib(device), device)
+        peak = _most(peak_memory_on(device), device)
         metrics = {
             "loss": total / max(answers, 1.0),
             "tokens": tokens,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace.models.planner.catalogue import Device, Machines
-from millrace.models.planner.estimates import Fits, Name, estimate_quantity, unit_terms
+from millrace.models.planner.estimates import Fits, estimate_quantity, unit_terms
 from millrace.models.planner.fit import Estimate
 from millrace.models.planner.published_training import published_fit
 from millrace.models.planner.quantity import (
@@ -35,7 +35,6 @@ class Stage:
         variant: the served variant.
         machines: the machines, all of which serve.
         fits: what was fitted on measurements of the machine.
-        full_load: the quantity that the stage's throughput follows from.
     """
 
     work: Work
@@ -43,7 +42,6 @@ class Stage:
     variant: Variant
     machines: Machines
     fits: Fits
-    full_load: Name
 
 
 def generation_quantities(
@@ -124,7 +122,7 @@ def time_between_tokens(stage: Stage, generation: Generation) -> Quantity:
     words, streams = "between two tokens (TPOT)", generation.streams
     if stage.machines.device.is_cpu:
         terms = unit_terms(stage.serving, stage.variant, stage.machines)
-        unit = estimate_quantity(stage.full_load, "", terms, stage.fits)
+        unit = estimate_quantity("online_unit", "", terms, stage.fits)
         step = Estimate(unit.value * streams, (unit.low or 0) * streams, (unit.high or 0) * streams)
         formula = f"{streams} streams x ({unit.formula})"
         return estimated(words, step, "seconds", formula, unit.source)

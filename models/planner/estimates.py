@@ -21,7 +21,7 @@ Name = Literal[
     "online_call",
     "online_unit",
     "online_memory",
-    "batch_unit",
+    "batch_job",
 ]
 MANY_STARTS = 1000
 """Starts of an operation that the fixed costs of a step or a call are counted in."""
@@ -59,7 +59,11 @@ QUANTITIES: Mapping[Name, Estimated] = {
     "online_memory": Estimated(
         "peak memory of a serving process", "bytes", ("runtime", "weights", "activations")
     ),
-    "batch_unit": Estimated("time of a row or token in a batch job", "seconds", (*_CALL, "rows")),
+    "batch_job": Estimated(
+        "time of a batch job",
+        "seconds",
+        ("operations", "memory", "kernels", "calls", "rows", "job"),
+    ),
 }
 RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
 """Memory of a process before it has a model: a worker's Python, torch and Ray; ONNX Runtime's."""
@@ -137,9 +141,36 @@ def unit_terms(serving: ServingWork, variant: Variant, machines: Machines) -> di
     return {name: seconds / done for name, seconds in terms.items()}
 
 
+def job_terms(
+    serving: ServingWork, variant: Variant, units: float, calls: float, machines: Machines
+) -> dict[str, float]:
+    """Return the terms of a batch job, in seconds.
+
+    Args:
+        serving: the job; its instances are the actors.
+        variant: the variant that scores.
+        units: rows, or tokens read and generated.
+        calls: calls of the model over all actors; of a decoder, its steps.
+        machines: the machines.
+    """
+    device, actors = machines.device, serving.instances
+    one = call_terms(serving, variant, 1, machines)
+    start = device.kernel_seconds
+    return {
+        "operations": one["operations"] * units / actors,
+        "memory": (one["activations"] * units + one["weights"] * calls) / actors,
+        "kernels": one["kernels"] * calls / actors,
+        "calls": MANY_STARTS * start * calls / actors,
+        "rows": units * start,
+        "job": MANY_STARTS**2 * start,
+    }
+
+
+_ONLY_MEASURED = ("step", "call", "calls", "rows", "messages", "job")
+"""Terms of what a machine's figures do not say."""
 UNFITTED: Mapping[Name, Fit] = {
     name: Fit(
-        {term: 0.0 if term in ("step", "call", "rows", "messages") else 1.0 for term in each.terms},
+        {term: 0.0 if term in _ONLY_MEASURED else 1.0 for term in each.terms},
         low=0.0,
         high=float("inf"),
         rows=0,
@@ -176,16 +207,16 @@ def estimate_quantity(
     return estimated(words, fit.estimate(terms), unit, formula, source)
 
 
-def rate_of(each: Quantity, unit: str) -> Quantity:
-    """Return the rate that follows from the time of a unit."""
+def rate_of(whole: Quantity, unit: str, units: float = 1.0) -> Quantity:
+    """Return the rate that follows from the time of some units."""
     return Quantity(
         "",
-        1 / each.value,
+        units / whole.value,
         "per second",
-        f"1 ÷ ({each.formula})",
-        each.source,
-        1 / each.high if each.high else None,
-        1 / each.low if each.low else None,
+        f"{units:,.0f} ÷ ({whole.formula})",
+        whole.source,
+        units / whole.high if whole.high else None,
+        units / whole.low if whole.low else None,
         of=unit,
-        notes=each.notes,
+        notes=whole.notes,
     )

@@ -4,17 +4,18 @@ Every number carries its formula. Times are sums of physical terms at the machin
 measurements were fitted, they carry the fit's interval, and elsewhere none.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.models.planner.catalogue import Machines
-from millrace.models.planner.cost import SECONDS_OF_AN_HOUR
+from millrace.models.planner.cost import MILLION, SECONDS_OF_AN_HOUR
 from millrace.models.planner.decode_plan import Stage, generation_quantities
 from millrace.models.planner.estimates import (
     Fits,
-    Name,
     call_terms,
     estimate_quantity,
+    job_terms,
     rate_of,
     serving_memory_terms,
     training_memory_terms,
@@ -73,7 +74,7 @@ def plan_sheet(
     """
     variant, known = work.online.variants[0], fits or {}
     cells = {
-        "training": _training(work, work.training, machines, known),
+        "training": _training(work, on_machines(work.training, machines), machines, known),
         "online": _serving(work, work.online, variant, machines, known, load_per_second),
         "batch": _batch(work, variant, machines, known),
     }
@@ -144,6 +145,16 @@ def _training(
     }
 
 
+def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
+    """Return the training with a worker for each GPU, where the pipeline leaves that open."""
+    if not training.workers_are_open or machines.device.is_cpu:
+        return training
+    steps, workers = training.steps, machines.count
+    if steps is not None:
+        steps = math.ceil(steps * training.workers / workers)
+    return replace(training, workers=workers, steps=steps)
+
+
 def worker_memory(training: TrainingWork, fits: Fits) -> Quantity:
     """Return the peak memory of a worker."""
     terms = training_memory_terms(training)
@@ -174,10 +185,9 @@ def _serving(
     machines: Machines,
     fits: Fits,
     load_per_second: float | None,
-    full_load: Name = "online_unit",
 ) -> Mapping[str, Cell]:
     if serving.generation is not None:
-        stage = Stage(work, serving, variant, machines, fits, full_load)
+        stage = Stage(work, serving, variant, machines, fits)
         return generation_quantities(stage, serving.generation, load_per_second)
     unit = work.unit
     memory = estimate_quantity(
@@ -187,7 +197,7 @@ def _serving(
         "online_call", f"one {unit[:-1]}", call_terms(serving, variant, 1, machines), fits
     )
     each = estimate_quantity(
-        full_load, f"a {unit[:-1]}", unit_terms(serving, variant, machines), fits
+        "online_unit", f"a {unit[:-1]}", unit_terms(serving, variant, machines), fits
     )
     capacity = rate_of(each, unit)
     rate = capacity.value
@@ -221,9 +231,33 @@ def _serving(
 
 
 def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapping[str, Cell]:
-    cells = dict(_serving(work, work.batch, variant, machines, fits, None, "batch_unit"))
-    rate = next(each for each in cells["speed"] if each.unit == "per second")
-    daily = Quantity(
+    """Return the nightly job: by its whole time where its rows are known, else by their rate."""
+    job = actors_on(work.batch, machines)
+    cells = dict(_serving(work, job, variant, machines, fits, None))
+    if job.generation is not None:
+        rate = next(each for each in cells["speed"] if each.unit == "per second")
+        return {**cells, "speed": (rate, _daily(rate, work.unit))}
+    units = work.batch_units
+    many = units or MILLION
+    terms = job_terms(job, variant, many, many / job.call_units, machines)
+    if units is None:
+        terms["job"] = 0.0
+    night = estimate_quantity("batch_job", "the nightly job", terms, fits)
+    rate = rate_of(night, work.unit, many)
+    speed = (rate, _daily(rate, work.unit), *([night] if units is not None else []))
+    cost = cost_quantities(rate.value, None, machines.dollars_per_hour, work.unit)
+    return {**cells, "speed": speed, "cost": cost}
+
+
+def actors_on(job: ServingWork, machines: Machines) -> ServingWork:
+    """Return the job with an actor for each core or GPU, where the pipeline leaves that open."""
+    if not job.instances_are_open:
+        return job
+    return replace(job, instances=machines.device.cores or machines.count)
+
+
+def _daily(rate: Quantity, unit: str) -> Quantity:
+    return Quantity(
         "",
         rate.value * SECONDS_OF_A_DAY,
         "per day",
@@ -231,19 +265,8 @@ def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapp
         rate.source,
         rate.low and rate.low * SECONDS_OF_A_DAY,
         rate.high and rate.high * SECONDS_OF_A_DAY,
-        of=work.unit,
+        of=unit,
     )
-    speed: Cell = (rate, daily)
-    if work.batch_units is not None:
-        job = Quantity(
-            "the nightly job",
-            work.batch_units / rate.value,
-            "seconds",
-            f"{work.batch_units:,.0f} {work.unit} ÷ {rate}",
-            rate.source,
-        )
-        speed = (*speed, job)
-    return {**cells, "speed": speed}
 
 
 def _data_type(data_type: str, name: str = "") -> Quantity:

@@ -27,6 +27,7 @@ class TrainingWork:
         bytes_per_unit: bytes of a unit of the dataset.
         checkpoint_bytes: bytes of a checkpoint.
         strategy: what the workers share: ddp, fsdp or tp.
+        workers_are_open: whether the machine decides how many there are: one for each GPU.
     """
 
     workers: int
@@ -41,6 +42,7 @@ class TrainingWork:
     bytes_per_unit: float
     checkpoint_bytes: float
     strategy: str = "ddp"
+    workers_are_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class ServingWork:
         kernels: operations that a call of the model starts.
         call_units: units of a full call.
         instances: instances of the model, or actors of the batch job.
+        instances_are_open: whether the machine decides how many there are: one for each core or
+            device.
         threads: threads of each.
         input_bytes: bytes of a unit's input.
         output_bytes: bytes of a unit's answer.
@@ -110,6 +114,7 @@ class ServingWork:
     input_bytes: float
     output_bytes: float
     generation: Generation | None = None
+    instances_are_open: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from millrace.models.registry.tracking import client
 DIGEST_TAG = "millrace.digest"
 DATASET_TAG = "millrace.dataset"
 """Tag with the snapshot that the version was trained on; see `dataset_tag`."""
+CANDIDATE_TAG = "millrace.candidate"
+"""Tag with the name of the variant that the version is."""
 CERTIFICATE_TAG, PASSED, FAILED = "millrace.certificate", "passed", "failed: "
 """The tag that says whether a version passed its gates, its value if so, and the beginning of its
 value if not."""

@@ -21,7 +21,7 @@ from millrace.models.training.checkpoint import TrainState, save_checkpoint
 from millrace.models.training.network_learner import NetworkLearner, NetworkRecipe
 from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJob
 from millrace.models.training.train_job import Report, Write
-from millrace.models.training.workers import peak_memory_mib
+from millrace.models.training.workers import peak_memory_on
 
 VALIDATION_ROWS, VALIDATION_TEXTS = 256, 64
 """Number of rows in a validation batch; of numbers at least as many as in a training batch."""
@@ -89,7 +89,7 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
             "data_wait_share": (batches.waited - waited) / seconds,
-            "worker_memory_mib": peak_memory_mib(device),
+            "worker_memory_mib": peak_memory_on(device),
             **compressed,
             "began_at": began_at,
         }

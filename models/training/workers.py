@@ -1,13 +1,13 @@
 """How many workers train, and whether each of them has a GPU."""
 
 import logging
-import resource
 
 import ray
 import ray.train
 import torch
 
 from millrace.models.common.counted import counted
+from millrace.models.common.hardware import peak_memory_mib
 from millrace.models.config.training_spec import TrainingSpec
 
 log = logging.getLogger("millrace")
@@ -47,8 +47,8 @@ def scaling_config(workers: int) -> ray.train.ScalingConfig:
     return ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus_of_ray() >= workers)
 
 
-def peak_memory_mib(device: torch.device) -> float:
+def peak_memory_on(device: torch.device) -> float:
     """Return the peak memory of tensors on a GPU, or of this process on a CPU, in MiB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return peak_memory_mib()

@@ -12,6 +12,7 @@ import numpy as np
 import ray.train
 
 from millrace.models.common.arrays import Array
+from millrace.models.common.hardware import peak_memory_mib
 from millrace.models.inference.features import Encoding
 from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJob
 from millrace.models.training.train_job import Report, Write
@@ -238,7 +239,11 @@ def _round_log(
             rate = job.train_rows * self.rounds / max(seconds, 1e-9)
             self.since, self.rounds = time.perf_counter(), 0
             progress = {"round": self.state.round, "best_round": self.state.best_round}
-            speed = {"samples_per_second": rate, "began_at": self.began_at}
+            speed = {
+                "samples_per_second": rate,
+                "began_at": self.began_at,
+                "worker_memory_mib": peak_memory_mib(),
+            }
             write = _writer(model, self.state) if writes else None
             report({**progress, **self.metrics, **speed}, write)
 

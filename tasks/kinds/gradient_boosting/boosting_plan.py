@@ -57,6 +57,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
         online,
         call_units=batch.batch_size or BATCH_ROWS,
         instances=batch.num_actors or 1,
+        instances_are_open=batch.num_actors is None,
         threads=batch.threads_per_actor,
     )
     return Work(

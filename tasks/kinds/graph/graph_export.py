@@ -33,6 +33,7 @@ from millrace.models.inference.answers import Answers, answers_of
 from millrace.models.inference.features import TEXT, Encoding
 from millrace.models.inference.onnx_session import provider_options
 from millrace.models.registry.named_version import in_words
+from millrace.models.registry.version_files import CANDIDATE_TAG
 from millrace.tasks.kinds.graph.graph_files import ENCODING, GOLDEN, GraphFiles
 from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
 from millrace.tasks.kinds.graph.graph_train import GraphTraining
@@ -133,7 +134,7 @@ class GraphExport:
         files = self.reference
         if files is None:
             return None
-        variant = files.version.tags.get("millrace.candidate", "onnx")
+        variant = files.version.tags.get(CANDIDATE_TAG, "onnx")
         file = self.exporter.folder / "reference.onnx"
         shutil.copyfile(files.model, file)
         try:

@@ -57,6 +57,7 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
         online,
         call_units=batch.batch_size or BATCH_ROWS,
         instances=batch.num_actors or 1,
+        instances_are_open=batch.num_actors is None,
         threads=batch.threads_per_actor,
     )
     return Work(
@@ -97,6 +98,7 @@ def _training(
         data_type="fp32" if spec.precision in ("auto", "fp32") else spec.precision,
         bytes_per_unit=unit_bytes,
         checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
+        workers_are_open=spec.num_workers is None,
     )
 
 

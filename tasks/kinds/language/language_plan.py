@@ -112,6 +112,7 @@ def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> 
         bytes_per_unit=TOKEN_BYTES,
         checkpoint_bytes=FLOAT * decoder.parameters + MOMENTS[spec.optimizer] * FLOAT * trained,
         strategy=spec.parallel,
+        workers_are_open=spec.num_workers is None,
     )
 
 
