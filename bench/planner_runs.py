@@ -135,7 +135,7 @@ def run_all(installation: Installation, folder: Path, prefix: str) -> Iterator[l
         if not configuration["name"].startswith(prefix):
             continue
         file = write_pipeline(folder, configuration)
-        for words in (("run", file), ("score", file)):
+        for words in (("run", file), ("score", file, "--version", "1")):
             command = [str(MILLRACE), *map(str, words)]
             done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
             if done.returncode:

@@ -1,7 +1,11 @@
 """A plan of a pipeline: what is known of its data, its kind's work, and the machines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+
+from cronsim import CronSim
 
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.hardware import this_machine
@@ -15,31 +19,46 @@ from millrace.models.data.snapshots import Snapshot
 from millrace.models.planner.catalogue import (
     THIS_MACHINE,
     Device,
+    Machines,
     parse_machines,
     read_devices,
     shipped_devices,
 )
+from millrace.models.planner.compare import HOURS_OF_A_MONTH, Bounds, Verdict, judge_sheet
 from millrace.models.planner.measurements import fits_of, read_measurements
-from millrace.models.planner.sheet import Sheet, plan_sheet
+from millrace.models.planner.packing import Demand, PackedDevice, pack_devices
+from millrace.models.planner.quantity import Cell
+from millrace.models.planner.sheet import MemoryFault, plan_sheet
 from millrace.models.planner.this_machine import this_device
+from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
 from millrace.tasks.kinds.data_facts import DataFacts
 from millrace.tasks.kinds.steps import steps_of
 
 LEDGER = ("planner", "measurements")
+NIGHT_SECONDS = 8 * 3600.0
+"""Time of nightly jobs, where `batch.deadline` does not say it."""
 OWN_DEVICES = "hardware.yaml"
 """File in the home folder with devices of the user's own."""
 
 
 def plan_pipeline(
-    pipeline: Pipeline, installation: Installation, hardware: str, *, call_functions: bool
-) -> tuple[Sheet, ...]:
-    """Return a sheet of the pipeline for each kind of machine.
+    pipeline: Pipeline,
+    installation: Installation,
+    hardware: str,
+    *,
+    load_per_second: float | None = None,
+    budget: float | None = None,
+    call_functions: bool,
+) -> tuple[Verdict, ...]:
+    """Return the plan of the pipeline on each kind of machine, and what bounds it breaks.
 
     Args:
         pipeline: the pipeline.
         installation: its home has the snapshots, and keeps this machine's measurements.
         hardware: the machines, as `h100x8,this-machine`.
+        load_per_second: rows or tokens that are asked for online; None: not known.
+        budget: most dollars a month; None: no bound.
         call_functions: whether a source that is a Python function may be called, if there is no
             snapshot.
 
@@ -50,7 +69,100 @@ def plan_pipeline(
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
     work = work_of(pipeline, installation, call_functions=call_functions)
     own = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
-    return tuple(plan_sheet(work, each, own if each.device.is_cpu else {}) for each in machines)
+    bounds = bounds_of(pipeline, budget)
+    return tuple(
+        judge_sheet(
+            plan_sheet(work, each, own if each.device.is_cpu else {}, load_per_second), bounds
+        )
+        for each in machines
+    )
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Several models on the fewest devices of a kind.
+
+    Attributes:
+        machines: the kind of device.
+        devices: the devices with their jobs.
+        models: number of models.
+    """
+
+    machines: Machines
+    devices: tuple[PackedDevice, ...]
+    models: int
+
+    @property
+    def saved_per_month(self) -> float | None:
+        """Dollars a month that are saved against a device for each model; None: no price."""
+        price = self.machines.device.price
+        if price is None:
+            return None
+        return (self.models - len(self.devices)) * price.dollars_per_hour * HOURS_OF_A_MONTH
+
+
+def pack_pipelines(
+    verdicts: Sequence[Verdict], pipelines: Sequence[Pipeline], load_per_second: float | None
+) -> Packing:
+    """Pack the services and the nightly jobs of several models onto the fewest devices.
+
+    Args:
+        verdicts: the plan of each model on one device of the same kind.
+        pipelines: their pipelines.
+        load_per_second: rows or tokens that each service is asked for; None: only memory counts.
+
+    Raises:
+        InputError: a job fits no device by itself.
+    """
+    online, nightly = [], []
+    for verdict, pipeline in zip(verdicts, pipelines, strict=True):
+        cells = verdict.sheet.cells
+        memory = cells["online"]["memory"][0].value
+        load = (load_per_second or 0.0) / _rate(cells["online"]["speed"])
+        online.append(Demand(f"{pipeline.name} online", memory, load))
+        jobs = [each for each in cells["batch"]["speed"] if each.unit == "seconds"]
+        window = bounds_of(pipeline).nightly or NIGHT_SECONDS
+        share = jobs[0].value / window if jobs else 0.0
+        nightly.append(Demand(f"{pipeline.name} batch", cells["batch"]["memory"][0].value, share))
+    machines = verdicts[0].sheet.machines
+    devices = pack_devices(online, nightly, machines.device.memory)
+    return Packing(machines, tuple(devices), len(pipelines))
+
+
+def _rate(speed: Cell) -> float:
+    return next(each.value for each in speed if each.unit == "per second")
+
+
+def memory_faults(pipeline: Pipeline, installation: Installation) -> tuple[MemoryFault, ...]:
+    """Return what of a pipeline does not fit into this machine's memory.
+
+    Raises:
+        InputError: the model cannot be built.
+        TransientError: the source or MLflow cannot be reached.
+    """
+    (verdict,) = plan_pipeline(pipeline, installation, THIS_MACHINE, call_functions=True)
+    return verdict.sheet.faults
+
+
+def bounds_of(pipeline: Pipeline, budget: float | None = None) -> Bounds:
+    """Return the bounds that a pipeline file states, and the budget."""
+    slo = pipeline.serving.latency_slo_ms
+    return Bounds(
+        latency=None if slo is None else slo / 1000,
+        nightly=_nightly_seconds(pipeline),
+        budget=budget,
+    )
+
+
+def _nightly_seconds(pipeline: Pipeline) -> float | None:
+    """Return the time from the scheduled start of the batch job to its deadline."""
+    line, deadline = pipeline.schedule.score, pipeline.batch.deadline
+    if line is None or deadline is None:
+        return None
+    start = next(CronSim(line, datetime.now(UTC)))
+    hours, minutes = map(int, deadline.split(":"))
+    end = start.replace(hour=hours, minute=minutes, second=0)
+    return (end - start).total_seconds() % SECONDS_OF_A_DAY or SECONDS_OF_A_DAY
 
 
 def ledger_of(installation: Installation) -> str:

@@ -34,7 +34,7 @@ from millrace.models.planner.measurements import (
     fits_of,
     read_measurements,
 )
-from millrace.models.planner.sheet import actors_on
+from millrace.models.planner.sheet import actors_on, plan_sheet
 from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.work import TrainingWork, Work
 from millrace.models.registry.tracking import TrackedRun
@@ -73,6 +73,8 @@ def plan_run(
 ) -> RunPlan | None:
     """Return the plan of a run on this machine; None where another machine trains.
 
+    A warning says what does not fit into its memory.
+
     Args:
         kind: the kind of the model.
         pipeline: the pipeline.
@@ -88,7 +90,10 @@ def plan_run(
     pipeline = pipeline.model_copy(update={"training": training})
     work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
     fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
-    return RunPlan(work, Machines(THIS_MACHINE, this_device(installation.home)), fits)
+    machines = Machines(THIS_MACHINE, this_device(installation.home))
+    for fault in plan_sheet(work, machines, fits).faults:
+        log.warning("%s", fault)
+    return RunPlan(work, machines, fits)
 
 
 @contextmanager
@@ -229,7 +234,11 @@ def measured_in(
             training_step_terms(training, plan.machines),
             step_seconds_of(training, plan.work.unit, trained.history),
         ),
-        ("training_memory", training_memory_terms(training), memory_of(trained.history)),
+        (
+            "training_memory",
+            training_memory_terms(training, plan.work.online.engine),
+            memory_of(trained.history),
+        ),
     ]
     speed, online = chosen.speed, plan.work.online
     variant = next((each for each in online.variants if each.name == chosen.name), None)

@@ -56,6 +56,7 @@ def check_all_rows(pipeline: "Pipeline") -> None:
         TransientError: the source cannot be read.
     """
     from millrace.tasks.check_all import check_all
+    from millrace.tasks.plan import memory_faults
     from millrace.tasks.progress import bar
 
     stored = _newest_snapshot(pipeline)
@@ -77,6 +78,9 @@ def check_all_rows(pipeline: "Pipeline") -> None:
         report(f"warning: {found.repeated_keys}")
     model = f"built, {found.model}" if found.model else "not built, because it refers to others"
     report(f"model: {model}")
+    if found.model:
+        for fault in memory_faults(pipeline, installation):
+            report(f"warning: {fault}")
 
 
 def _report_refusal(pipeline: "Pipeline", found: SampleCheck) -> None:

@@ -20,6 +20,10 @@ def lineage(
     as_json: AsJson = False,
 ) -> None:
     """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
+    from millrace.flows.score_dates import parse_date
+
+    if date is not None:
+        parse_date(date)
     chosen = prepare()
     from millrace.flows.cli import show
     from millrace.flows.cli.lineage import trace_rows

@@ -1,27 +1,29 @@
 """`millrace plan`: what a pipeline needs, takes and costs, as training, online and in batch."""
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.flows import console
-from millrace.flows.cli.command_setup import (
-    AsJson,
-    Overrides,
-    PipelineFile,
-    load_settings,
-    report,
-)
+from millrace.flows.cli.command_setup import AsJson, Overrides, load_settings, report
+from millrace.models.common.errors import InputError
 from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
+    from millrace.models.config.pipeline import Pipeline
+    from millrace.models.planner.compare import Verdict
     from millrace.models.planner.sheet import Sheet
 
 
 def plan(
-    file: PipelineFile,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="The pipeline file; several share devices."),
+    ] = None,
     set_: Overrides = None,
     hardware: Annotated[
         str,
@@ -29,31 +31,127 @@ def plan(
             metavar="NAMES", help="Machines to plan for: h100x8,l4,this-machine; see the docs."
         ),
     ] = "this-machine",
+    load: Annotated[
+        float | None,
+        typer.Option(help="Rows or tokens per second that are asked for online, on average."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Most dollars a month for a service that always runs.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every number with its formula and source.")
+    ] = False,
+    accuracy: Annotated[
+        bool,
+        typer.Option("--accuracy", help="Show how far earlier estimates were off; without FILE."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan memory, speed and cost of a pipeline, before anything is trained or rented."""
+    if accuracy:
+        show_accuracy(as_json=as_json)
+        return
+    if not files:
+        raise InputError(
+            "millrace plan needs a pipeline file",
+            seen="none",
+            valid="millrace plan FILE, or millrace plan --accuracy",
+        )
+    for name, value in (("--load", load), ("--budget", budget)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{name} must be above 0", seen=str(value), valid="above 0")
     from millrace.flows import tool_variables
     from millrace.models.config.pipeline_file import load_pipeline
-    from millrace.models.planner.catalogue import old_prices
 
-    pipeline = load_pipeline(file, set_ or ())
-    chosen = tool_variables.apply(load_settings())
+    pipelines = [load_pipeline(file, set_ or ()) for file in files]
+    installation = tool_variables.apply(load_settings()).installation()
     with report_while("planning"):
         from millrace.tasks.plan import plan_pipeline
 
-        sheets = plan_pipeline(pipeline, chosen.installation(), hardware, call_functions=True)
-    if as_json:
-        console.print_json({"model": pipeline.name, "sheets": sheets})
-        return
-    for sheet in sheets:
-        show_sheet(sheet)
+        plans = [
+            plan_pipeline(
+                each,
+                installation,
+                hardware,
+                load_per_second=load,
+                budget=budget,
+                call_functions=True,
+            )
+            for each in pipelines
+        ]
+    if len(pipelines) > 1:
+        show_packing(pipelines, plans, load, as_json=as_json)
+    elif as_json:
+        console.print_json(_as_json(pipelines[0], plans[0]))
+    else:
+        _show_plan(plans[0], explain=explain)
+
+
+def _show_plan(verdicts: "Sequence[Verdict]", *, explain: bool) -> None:
+    for verdict in verdicts:
+        show_sheet(verdict.sheet)
+        for broken in verdict.broken:
+            console.print_hint(str(broken), label="too much")
         if explain:
-            explain_sheet(sheet)
-    for warning in old_prices([sheet.machines for sheet in sheets], datetime.now(UTC).date()):
-        report(f"warning: {warning}")
+            explain_sheet(verdict.sheet)
+    _report_choice(verdicts)
+
+
+def show_packing(
+    pipelines: "Sequence[Pipeline]",
+    plans: "Sequence[Sequence[Verdict]]",
+    load: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print how several models share the fewest devices, for each kind of device."""
+    from millrace.models.planner.quantity import format_value
+    from millrace.tasks.plan import pack_pipelines
+
+    packings = [pack_pipelines(each, pipelines, load) for each in zip(*plans, strict=True)]
+    if as_json:
+        console.print_json(
+            [{**vars(each), "saved_per_month": each.saved_per_month} for each in packings]
+        )
+        return
+    for packing in packings:
+        rows = [
+            (
+                f"{number}",
+                "\n".join(each.name for each in device.demands),
+                f"{format_value(device.used_memory, 'bytes')} of "
+                f"{format_value(device.memory, 'bytes')}",
+                f"{device.used_load:.0%}",
+            )
+            for number, device in enumerate(packing.devices, 1)
+        ]
+        title = f"{packing.models} models on {packing.machines.device.label}"
+        console.print_table(title, ("device", "jobs", "memory", "time"), rows)
+        saved = packing.saved_per_month
+        words = f"{len(packing.devices)} instead of {packing.models} devices"
+        report(words if saved is None else f"{words}: ${saved:,.0f} a month less")
+    if load is None:
+        report("without --load only memory counts, and the time of nightly jobs")
+
+
+def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, object]:
+    from millrace.models.planner.compare import choose_machines
+
+    best = choose_machines(verdicts)
+    return {
+        "model": pipeline.name,
+        "sheets": [each.sheet for each in verdicts],
+        "verdicts": [
+            {
+                "machines": str(each.sheet.machines),
+                "feasible": each.is_feasible,
+                "monthly": each.monthly,
+                "broken": each.broken,
+            }
+            for each in verdicts
+        ],
+        "cheapest": None if best is None else str(best.sheet.machines),
+    }
 
 
 def show_sheet(sheet: "Sheet") -> None:
@@ -63,8 +161,6 @@ def show_sheet(sheet: "Sheet") -> None:
     title = f"{sheet.model} on {sheet.machines}: {sheet.machines.device.label}"
     rows = [(row, *("\n".join(_lines(sheet, stage, row)) for stage in STAGES)) for row in ROWS]
     console.print_table(title, ("", *STAGES), rows)
-    for fault in sheet.faults:
-        console.print_hint(fault, label="does not fit")
 
 
 def _lines(sheet: "Sheet", stage: str, row: str) -> list[str]:
@@ -80,3 +176,49 @@ def explain_sheet(sheet: "Sheet") -> None:
                 for note in (each.source, *each.notes):
                     if note:
                         sys.stdout.write(f"    {note}\n")
+
+
+def _report_choice(verdicts: "Sequence[Verdict]") -> None:
+    """Say which machines are the cheapest that keep to the bounds, and which prices are old."""
+    from millrace.models.planner.catalogue import old_prices
+    from millrace.models.planner.compare import choose_machines, nearest_machines
+
+    best = choose_machines(verdicts)
+    if best is None:
+        nearest = nearest_machines(verdicts)
+        why = "; ".join(map(str, nearest.broken))
+        report(f"none of the machines is enough; the nearest is {nearest.sheet.machines}: {why}")
+    elif len(verdicts) > 1:
+        cost = "without a known price" if best.monthly is None else f"${best.monthly:,.0f} a month"
+        report(f"cheapest that is enough: {best.sheet.machines}, {cost}")
+    for warning in old_prices([each.sheet.machines for each in verdicts], datetime.now(UTC).date()):
+        report(f"warning: {warning}")
+
+
+def show_accuracy(*, as_json: bool) -> None:
+    """Print how far the estimates of earlier runs were off, by quantity and machine."""
+    from millrace.flows import tool_variables
+    from millrace.models.planner.estimates import QUANTITIES
+    from millrace.models.planner.measurements import accuracy_of, read_measurements
+    from millrace.tasks.plan import ledger_of
+
+    installation = tool_variables.apply(load_settings()).installation()
+    found = accuracy_of(read_measurements(ledger_of(installation)))
+    if as_json:
+        console.print_json(found)
+        return
+    if not found:
+        report("nothing is measured yet: `millrace run` and `millrace score` measure")
+        return
+    rows = [
+        (
+            QUANTITIES[each.quantity].words,
+            each.machine,
+            f"{each.count:,}",
+            f"{each.median_error:.1%}",
+            "-" if each.held is None else f"{each.held:.0%}",
+        )
+        for each in found
+    ]
+    head = ("quantity", "machine", "measured", "median error", "in the interval")
+    console.print_table("accuracy of the estimates", head, rows)

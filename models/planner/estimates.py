@@ -13,7 +13,7 @@ from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.fit import Fit, Terms
 from millrace.models.planner.parallelism import all_reduce_bytes
 from millrace.models.planner.quantity import Quantity, Unit, estimated, format_value
-from millrace.models.planner.work import ServingWork, TrainingWork, Variant
+from millrace.models.planner.work import Engine, ServingWork, TrainingWork, Variant
 
 Name = Literal[
     "training_step",
@@ -42,27 +42,45 @@ class Estimated:
     terms: tuple[str, ...]
 
 
+_STARTED = ("step", "call", "calls", "job", "rounds")
 _CALL = ("operations", "weights", "activations", "kernels", "call")
+_TREES, _DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
     "training_step": Estimated(
         "time of a training step",
         "seconds",
-        ("operations", "memory", "kernels", "gradients", "step", "rows", "messages"),
+        (
+            *("operations", "memory", "kernels", "gradients", "step", "rows", "messages"),
+            *("tree_cells", "tree_rounds", "tree_messages"),
+        ),
     ),
     "training_memory": Estimated(
         "peak memory of a training worker",
         "bytes",
-        ("runtime", "states", "activations", "data"),
+        ("runtime", "tree_runtime", "decoder_runtime", "states", "activations", "data"),
     ),
-    "online_call": Estimated("latency of one row or token", "seconds", _CALL),
-    "online_unit": Estimated("time of a row or token at full load", "seconds", _CALL),
+    "online_call": Estimated(
+        "latency of one row or token",
+        "seconds",
+        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
+    ),
+    "online_unit": Estimated(
+        "time of a row or token at full load",
+        "seconds",
+        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
+    ),
     "online_memory": Estimated(
-        "peak memory of a serving process", "bytes", ("runtime", "weights", "activations")
+        "peak memory of a serving process",
+        "bytes",
+        ("runtime", "decoder_runtime", "weights", "activations"),
     ),
     "batch_job": Estimated(
         "time of a batch job",
         "seconds",
-        ("operations", "memory", "kernels", "calls", "rows", "job"),
+        (
+            *("operations", "memory", "kernels", "calls", "rows", "job"),
+            *("tree_walk", "decoder_kernels", "decoder_calls", "decoder_job"),
+        ),
     ),
 }
 RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
@@ -72,41 +90,63 @@ RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
 def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str, float]:
     """Return the terms of a step, in seconds.
 
-    Workers of one CPU share its cores and its bandwidth.
+    Workers of one CPU share its cores and its bandwidth. Of trees a step is a round.
     """
     device = machines.device
     sharing = training.workers if device.is_cpu else 1
-    flops = training.flops_per_unit * training.step_units
-    start = device.kernel_seconds
+    start, memory = device.kernel_seconds, device.memory_bandwidth
+    moved = training.bytes_per_step * sharing / memory
     sent = all_reduce_bytes(training.gradient_bytes, training.workers)
+    link = sent * sharing / (device.link_bandwidth or memory)
+    together = MANY_STARTS * start if training.workers > 1 else 0.0
+    terms = dict.fromkeys(QUANTITIES["training_step"].terms, 0.0)
+    if training.engine == "xgboost":
+        own = {"tree_cells": moved, "tree_rounds": MANY_STARTS * start, "tree_messages": together}
+        return {**terms, **own}
+    flops = training.flops_per_unit * training.step_units
     return {
+        **terms,
         "operations": flops * sharing / device.rate(training.data_type),
-        "memory": training.bytes_per_step * sharing / device.memory_bandwidth,
+        "memory": moved,
         "kernels": training.kernels * start,
-        "gradients": sent * sharing / (device.link_bandwidth or device.memory_bandwidth),
+        "gradients": link,
         "step": MANY_STARTS * start,
-        "rows": training.step_units * start,
-        "messages": MANY_STARTS * start if training.workers > 1 else 0.0,
+        "rows": training.items * start,
+        "messages": together,
     }
 
 
-def training_memory_terms(training: TrainingWork) -> dict[str, float]:
-    """Return the terms of a worker's peak memory, in bytes."""
+def training_memory_terms(training: TrainingWork, serves: Engine) -> dict[str, float]:
+    """Return the terms of a worker's peak memory, in bytes.
+
+    Args:
+        training: the training.
+        serves: the engine of the exported model, by which a decoder is known.
+    """
     parts = training.memory
     states = sum(parts.get(name, 0.0) for name in ("weights", "gradients", "optimizer", "trees"))
     activations = sum(parts.get(name, 0.0) for name in ("activations", "logits"))
     return {
-        "runtime": RUNTIME_BYTES,
+        **dict.fromkeys(QUANTITIES["training_memory"].terms, 0.0),
+        _runtime_of(serves): RUNTIME_BYTES,
         "states": states,
         "activations": activations,
         "data": sum(parts.values()) - states - activations,
     }
 
 
+def _runtime_of(engine: Engine) -> str:
+    """Return the term of what a process needs before it has a model."""
+    prefix = {"onnxruntime": "", "trees": _TREES, "openvino": _DECODER}[engine]
+    return f"{prefix}runtime"
+
+
 def serving_memory_terms(serving: ServingWork, variant: Variant) -> dict[str, float]:
     """Return the terms of the peak memory of a process that serves all instances, in bytes."""
+    runtime = "decoder_runtime" if serving.engine == "openvino" else "runtime"
     return {
-        "runtime": SERVING_BYTES,
+        **dict.fromkeys(QUANTITIES["online_memory"].terms, 0.0),
+        runtime: SERVING_BYTES,
         "weights": serving.instances * variant.weight_bytes,
         "activations": serving.instances * serving.bytes_per_unit * serving.call_units,
     }
@@ -122,14 +162,19 @@ def call_terms(
     """
     device = machines.device
     sharing = max(serving.instances, device.cores / serving.threads) if device.cores else 1.0
-    start = device.kernel_seconds
+    start, memory = device.kernel_seconds, device.memory_bandwidth
+    moved = serving.bytes_per_unit * units * sharing / memory
+    terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)
+    if serving.engine == "trees":
+        return {**terms, "tree_walk": moved, "call": MANY_STARTS * start}
+    prefix = _DECODER if serving.engine == "openvino" else ""
     return {
+        **terms,
         "operations": serving.flops_per_unit * units * sharing / device.rate(variant.data_type),
-        "weights": variant.weight_bytes * sharing / device.memory_bandwidth,
-        "activations": serving.bytes_per_unit * units * sharing / device.memory_bandwidth,
-        "kernels": serving.kernels * start,
-        "call": MANY_STARTS * start,
-        "rows": units * start,
+        "weights": variant.weight_bytes * sharing / memory,
+        "activations": moved,
+        f"{prefix}kernels": serving.kernels * start,
+        f"{prefix}call": MANY_STARTS * start,
     }
 
 
@@ -153,20 +198,24 @@ def job_terms(
         calls: calls of the model over all actors; of a decoder, its steps.
         machines: the machines.
     """
-    device, actors = machines.device, serving.instances
+    start, actors = machines.device.kernel_seconds, serving.instances
     one = call_terms(serving, variant, 1, machines)
-    start = device.kernel_seconds
+    prefix = _DECODER if serving.engine == "openvino" else ""
     return {
+        **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
         "operations": one["operations"] * units / actors,
         "memory": (one["activations"] * units + one["weights"] * calls) / actors,
-        "kernels": one["kernels"] * calls / actors,
-        "calls": MANY_STARTS * start * calls / actors,
-        "rows": units * start,
-        "job": MANY_STARTS**2 * start,
+        "tree_walk": one["tree_walk"] * units / actors,
+        "rows": 0.0 if prefix else units * start,
+        f"{prefix}kernels": one[f"{prefix}kernels"] * calls / actors,
+        f"{prefix}calls": MANY_STARTS * start * calls / actors,
+        f"{prefix}job": MANY_STARTS**2 * start,
     }
 
 
-_ONLY_MEASURED = ("step", "call", "calls", "rows", "messages", "job")
+_ONLY_MEASURED = ("rows", "messages", "tree_messages") + tuple(
+    prefix + name for name in _STARTED for prefix in ("", _TREES, _DECODER)
+)
 """Terms of what a machine's figures do not say."""
 UNFITTED: Mapping[Name, Fit] = {
     name: Fit(

@@ -4,20 +4,23 @@ From it the estimates of a machine are fitted again, and the accuracy is shown.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, cast
 
 from millrace.models.planner.estimates import QUANTITIES, Name
-from millrace.models.planner.fit import Fit, fit_terms
+from millrace.models.planner.fit import Fit
+from millrace.models.planner.published_cpu import published_fits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LEAST_ROWS = 3
-"""Measurements of a machine from which its estimates are fitted again."""
+NORMAL_QUANTILE = 1.645
+"""Standard deviations to either end of an interval that holds nine of ten values."""
 
 
 @dataclass(frozen=True)
@@ -105,23 +108,45 @@ def _to_arrow(measurements: Sequence[Measurement]) -> "pa.Table":
 
 
 def fits_of(measurements: Sequence[Measurement], machine: str) -> dict[Name, Fit]:
-    """Return the fits of a machine's own measurements, by quantity.
+    """Return the fits of a CPU machine, by quantity.
 
-    A quantity with fewer than `LEAST_ROWS` measurements of this machine has none.
+    The published weights, times one factor for each quantity that the machine has measured. Few
+    measurements can tell how fast a machine is, and not how each part of the work is.
     """
-    fits: dict[Name, Fit] = {}
-    for name, quantity in QUANTITIES.items():
-        own = [each for each in measurements if each.quantity == name and each.machine == machine]
-        if len(own) < LEAST_ROWS:
-            continue
-        fits[name] = fit_terms(
-            [each.terms for each in own],
-            [each.measured for each in own],
-            quantity.terms,
-            groups=[each.model for each in own],
-            robust=True,
-        )
+    fits = published_fits()
+    for name, fit in fits.items():
+        ratios = [
+            each.measured / estimate
+            for each in measurements
+            if (each.quantity, each.machine) == (name, machine)
+            and (estimate := fit.estimate(_known_terms(each, fit)).value) > 0
+        ]
+        if ratios:
+            fits[name] = scaled_fit(fit, ratios)
     return fits
+
+
+def _known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
+    """Return the terms of a measurement; a term that its release did not have is 0."""
+    return {name: measurement.terms.get(name, 0.0) for name in fit.weights}
+
+
+def scaled_fit(fit: Fit, ratios: Sequence[float]) -> Fit:
+    """Return a fit whose weights are moved towards a machine's own measurements.
+
+    By the mean logarithm of measured ÷ estimated, less one standard error, which is known from the
+    fit's interval. So chance alone moves little, and a machine of another speed moves it at once.
+
+    Args:
+        fit: the published fit.
+        ratios: measured ÷ estimated of the machine's own measurements.
+    """
+    spread = math.log(fit.high / fit.low) / (2 * NORMAL_QUANTILE)
+    middle = median(map(math.log, ratios))
+    moved = max(0.0, abs(middle) - spread / math.sqrt(len(ratios)))
+    factor = math.exp(math.copysign(moved, middle))
+    weights = {name: weight * factor for name, weight in fit.weights.items()}
+    return replace(fit, weights=weights, rows=fit.rows + len(ratios))
 
 
 @dataclass(frozen=True)
@@ -145,8 +170,6 @@ class Accuracy:
 
 def accuracy_of(measurements: Sequence[Measurement]) -> list[Accuracy]:
     """Return the accuracy by quantity and machine."""
-    from statistics import median
-
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for each in measurements:
         groups.setdefault((each.quantity, each.machine), []).append(each)

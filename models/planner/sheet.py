@@ -5,13 +5,14 @@ measurements were fitted, they carry the fit's interval, and elsewhere none.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.cost import MILLION, SECONDS_OF_AN_HOUR
 from millrace.models.planner.decode_plan import Stage, generation_quantities
 from millrace.models.planner.estimates import (
+    RUNTIME_BYTES,
     Fits,
     call_terms,
     estimate_quantity,
@@ -37,6 +38,28 @@ STAGES = ("training", "online", "batch")
 
 
 @dataclass(frozen=True)
+class MemoryFault:
+    """A stage that does not fit into memory.
+
+    Attributes:
+        what: the stage.
+        needed: bytes that it needs.
+        available: bytes that there are.
+        formula: what they are for.
+    """
+
+    what: str
+    needed: float
+    available: float
+    formula: str
+
+    def __str__(self) -> str:
+        """Return a sentence."""
+        needed, available = (format_value(n, "bytes") for n in (self.needed, self.available))
+        return f"{self.what} needs {needed} and there are {available}: {self.formula}"
+
+
+@dataclass(frozen=True)
 class Sheet:
     """The plan of one model on one kind of machine.
 
@@ -44,13 +67,13 @@ class Sheet:
         model: name of the model.
         machines: the machines.
         cells: the quantities by stage and row.
-        faults: what does not fit, in words; empty if all does.
+        faults: the stages that do not fit into memory.
     """
 
     model: str
     machines: Machines
     cells: Mapping[str, Mapping[str, Cell]]
-    faults: tuple[str, ...]
+    faults: tuple[MemoryFault, ...]
 
     @property
     def fits(self) -> bool:
@@ -78,14 +101,7 @@ def plan_sheet(
         "online": _serving(work, work.online, variant, machines, known, load_per_second),
         "batch": _batch(work, variant, machines, known),
     }
-    memory = {stage: cells[stage]["memory"][0] for stage in STAGES}
-    available = machines.device.memory
-    faults = tuple(
-        f"{stage} needs {format_value(each.value, 'bytes')} and there are "
-        f"{format_value(available, 'bytes')}: {each.formula}"
-        for stage, each in memory.items()
-        if each.value > available
-    )
+    faults = tuple(_memory_faults(work, machines, cells))
     return Sheet(work.model, machines, cells, faults)
 
 
@@ -93,7 +109,7 @@ def _training(
     work: Work, training: TrainingWork, machines: Machines, fits: Fits
 ) -> Mapping[str, Cell]:
     unit = work.unit
-    memory = worker_memory(training, fits)
+    memory = worker_memory(work, training, fits)
     step = step_seconds(training, machines, fits)
     throughput = training.step_units * training.workers / step.value
     rate = Quantity(
@@ -145,6 +161,20 @@ def _training(
     }
 
 
+def _memory_faults(
+    work: Work, machines: Machines, cells: Mapping[str, Mapping[str, Cell]]
+) -> Iterator[MemoryFault]:
+    """Yield the stages that do not fit. Workers of a CPU share its memory."""
+    available = machines.device.memory
+    for stage in STAGES:
+        memory, sharing = cells[stage]["memory"][0], 1
+        if machines.device.is_cpu and stage == "training":
+            sharing = on_machines(work.training, machines).workers
+        if memory.value * sharing > available:
+            formula = memory.formula if sharing == 1 else f"{sharing} workers x ({memory.formula})"
+            yield MemoryFault(stage, memory.value * sharing, available, formula)
+
+
 def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
     """Return the training with a worker for each GPU, where the pipeline leaves that open."""
     if not training.workers_are_open or machines.device.is_cpu:
@@ -155,10 +185,10 @@ def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
     return replace(training, workers=workers, steps=steps)
 
 
-def worker_memory(training: TrainingWork, fits: Fits) -> Quantity:
+def worker_memory(work: Work, training: TrainingWork, fits: Fits) -> Quantity:
     """Return the peak memory of a worker."""
-    terms = training_memory_terms(training)
-    parts = {"runtime": terms["runtime"], **training.memory}
+    terms = training_memory_terms(training, work.online.engine)
+    parts = None if "training_memory" in fits else {"runtime": RUNTIME_BYTES, **training.memory}
     return estimate_quantity("training_memory", "on each worker", terms, fits, parts)
 
 

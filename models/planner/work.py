@@ -6,8 +6,11 @@ in the model's own unit: rows, or tokens.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from millrace.models.planner.decoder import Decoder
+
+Engine = Literal["onnxruntime", "trees", "openvino"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class TrainingWork:
         data_type: data type of the matrix products.
         bytes_per_unit: bytes of a unit of the dataset.
         checkpoint_bytes: bytes of a checkpoint.
+        items: rows or sequences that Python handles in a step of a worker.
+        engine: what trains.
         strategy: what the workers share: ddp, fsdp or tp.
         workers_are_open: whether the machine decides how many there are: one for each GPU.
     """
@@ -41,6 +46,8 @@ class TrainingWork:
     data_type: str
     bytes_per_unit: float
     checkpoint_bytes: float
+    items: float = 0.0
+    engine: Literal["torch", "xgboost"] = "torch"
     strategy: str = "ddp"
     workers_are_open: bool = False
 
@@ -96,6 +103,7 @@ class ServingWork:
         kernels: operations that a call of the model starts.
         call_units: units of a full call.
         instances: instances of the model, or actors of the batch job.
+        engine: what answers: a graph, trees in a graph, or a decoder's engine.
         instances_are_open: whether the machine decides how many there are: one for each core or
             device.
         threads: threads of each.
@@ -114,6 +122,7 @@ class ServingWork:
     input_bytes: float
     output_bytes: float
     generation: Generation | None = None
+    engine: Engine = "onnxruntime"
     instances_are_open: bool = False
 
 

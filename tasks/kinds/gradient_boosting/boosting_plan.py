@@ -52,6 +52,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
         call_units=serving.max_batch_size,
         instances=serving.instance_count,
         threads=serving.intra_op_thread_count,
+        engine="trees",
     )
     nightly = replace(
         online,
@@ -76,6 +77,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
             data_type="fp32",
             bytes_per_unit=facts.row_bytes or row_bytes,
             checkpoint_bytes=float(nodes * NODE_BYTES),
+            engine="xgboost",
             strategy="rows are split, histograms are summed",
         ),
         online=online,

@@ -98,6 +98,7 @@ def _training(
         data_type="fp32" if spec.precision in ("auto", "fp32") else spec.precision,
         bytes_per_unit=unit_bytes,
         checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
+        items=rows,
         workers_are_open=spec.num_workers is None,
     )
 

@@ -58,6 +58,7 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
         threads=1,
         input_bytes=TOKEN_BYTES,
         output_bytes=TOKEN_BYTES,
+        engine="openvino",
         generation=Generation(
             decoder=decoder,
             streams=generation.max_num_seqs,
@@ -111,6 +112,7 @@ def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> 
         data_type="bf16" if spec.precision == "bf16" else "fp32",
         bytes_per_unit=TOKEN_BYTES,
         checkpoint_bytes=FLOAT * decoder.parameters + MOMENTS[spec.optimizer] * FLOAT * trained,
+        items=spec.batch_rows * spec.gradient_accumulation_steps,
         strategy=spec.parallel,
         workers_are_open=spec.num_workers is None,
     )

@@ -95,7 +95,8 @@ def test_a_decoder_that_does_not_fit_says_which_part(home):
     words = [w for each in big for w in ("--set", f"model.params.{each}")]
     done = plan(EXAMPLES / "code_lm.yaml", "--hardware", "ours", *words)
     assert done.exit_code == 0
-    assert "training needs" in " ".join(done.output.split())
+    assert "too much: training:" in " ".join(done.output.split())
+    assert "none of the machines is enough; the nearest is ours" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,5 +129,54 @@ def test_wrong_input_is_refused(words, message):
 def test_a_wrong_catalogue_is_refused(home, row, message):
     (home / "hardware.yaml").write_text(row)
     done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100")
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)
+
+
+def test_the_cheapest_machine_that_is_enough_is_named():
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100,l4")
+    assert "cheapest that is enough: l4, $321 a month" in done.stderr
+
+
+def test_a_budget_that_is_too_small_says_by_how_much():
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100,l4", "--budget", "100")
+    words = " ".join(done.stderr.split())
+    assert "the nearest is l4: a month: $321.20, 3.21 times the $100.00" in words
+
+
+def test_a_deadline_bounds_the_nightly_job():
+    words = ("batch.deadline=02:30", "schedule.score='0 2 * * *'", "batch.batch_size=1")
+    overrides = [w for each in words for w in ("--set", each)]
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "l4", *overrides, "--json")
+    assert json.loads(done.stdout)["verdicts"][0]["feasible"]
+
+
+def test_several_models_share_devices():
+    files = [EXAMPLES / f"{name}.yaml" for name in ("tabular", "digits", "code_lm")]
+    done = plan(*files, "--hardware", "l4", "--load", "100")
+    assert done.exit_code == 0, done.output
+    assert "1 instead of 3 devices: $642 a month less" in done.stderr
+    for name in ("tabular online", "digits online", "code_lm online", "digits batch"):
+        assert name in done.stdout
+    (packing,) = json.loads(plan(*files, "--hardware", "l4", "--json").stdout)
+    assert len(packing["devices"]) == 1
+
+
+def test_without_measurements_there_is_no_accuracy():
+    assert "nothing is measured yet" in plan("--accuracy").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "needs a pipeline file"),
+        ((EXAMPLES / "tabular.yaml", "--budget", "-5"), "--budget must be above 0"),
+        ((EXAMPLES / "tabular.yaml", "--budget", "0"), "--budget must be above 0"),
+        ((EXAMPLES / "tabular.yaml", "--load", "inf"), "--load must be above 0"),
+        ((EXAMPLES / "gone.yaml",), "gone.yaml"),
+    ],
+)
+def test_wrong_arguments_are_refused(words, message):
+    done = plan(*words)
     assert isinstance(done.exception, InputError)
     assert message in str(done.exception)

@@ -116,7 +116,9 @@ def test_what_does_not_fit_is_named_with_its_parts():
     )
     assert not sheet.fits
     (fault,) = sheet.faults
-    assert fault == "training needs 90.4 GB and there are 85.9 GB: runtime 400 MB + weights 90 GB"
+    assert (
+        str(fault) == "training needs 90.4 GB and there are 85.9 GB: runtime 400 MB + weights 90 GB"
+    )
 
 
 def test_the_cache_decides_how_many_streams_fit():

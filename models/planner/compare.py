@@ -1,0 +1,114 @@
+"""Which machines meet a pipeline's bounds, and which of them is the cheapest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.models.planner.quantity import Quantity, Unit, format_value
+from millrace.models.planner.sheet import Sheet
+
+HOURS_OF_A_MONTH = 730
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a plan must keep to; None: no bound.
+
+    Attributes:
+        latency: most seconds of one row, or between two tokens (`serving.latency_slo_ms`).
+        nightly: most seconds of the nightly job, until `batch.deadline`.
+        budget: most dollars for a month in which the service always runs.
+    """
+
+    latency: float | None = None
+    nightly: float | None = None
+    budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A bound that a machine does not keep to.
+
+    Attributes:
+        what: the bound.
+        found: what the machine needs, takes or costs.
+        allowed: what is allowed.
+        unit: the unit of both.
+    """
+
+    what: str
+    found: float
+    allowed: float
+    unit: Unit
+
+    @property
+    def factor(self) -> float:
+        """How many times too much it is."""
+        return self.found / self.allowed
+
+    def __str__(self) -> str:
+        """Return the bound, and by how much it is exceeded."""
+        found, allowed = (format_value(n, self.unit) for n in (self.found, self.allowed))
+        return f"{self.what}: {found}, {self.factor:.3g} times the {allowed} that are allowed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a machine fares.
+
+    Attributes:
+        sheet: its plan.
+        broken: the bounds that it does not keep to.
+        monthly: dollars for a month; None: its price is not known.
+    """
+
+    sheet: Sheet
+    broken: tuple[Broken, ...]
+    monthly: float | None
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it keeps to all bounds."""
+        return not self.broken
+
+    @property
+    def worst(self) -> float:
+        """The largest factor by which a bound is exceeded; 0 if none is."""
+        return max((each.factor for each in self.broken), default=0.0)
+
+
+def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
+    """Return which bounds a plan does not keep to."""
+    price = sheet.machines.dollars_per_hour
+    monthly = None if price is None else price * HOURS_OF_A_MONTH
+    broken = [Broken(each.what, each.needed, each.available, "bytes") for each in sheet.faults]
+    latency = sheet.cells["online"]["speed"][0]
+    speed = sheet.cells["batch"]["speed"]
+    night = next((each for each in speed if each.unit == "seconds"), None)
+    checks: list[tuple[str, Quantity | float | None, float | None, Unit]] = [
+        (latency.name, latency, bounds.latency, "seconds"),
+        ("the nightly job", night, bounds.nightly, "seconds"),
+        ("a month", monthly, bounds.budget, "dollars"),
+    ]
+    for what, found, allowed, unit in checks:
+        value = found.value if isinstance(found, Quantity) else found
+        if value is not None and allowed is not None and value > allowed:
+            broken.append(Broken(what, value, allowed, unit))
+    return Verdict(sheet, tuple(broken), monthly)
+
+
+def choose_machines(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return the cheapest feasible machines; None if none is feasible.
+
+    Machines without a price come last: what they cost is not known.
+    """
+    feasible = [each for each in verdicts if each.is_feasible]
+    return min(feasible, key=_price, default=None)
+
+
+def _price(verdict: Verdict) -> float:
+    return float("inf") if verdict.monthly is None else verdict.monthly
+
+
+def nearest_machines(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the machines whose worst bound is exceeded by the least."""
+    return min(verdicts, key=lambda each: each.worst)

@@ -1,0 +1,134 @@
+"""The ledger of the planner: what is written is read, and a machine's own runs count."""
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from statistics import mean, median
+
+import pytest
+
+from millrace.models.planner.estimates import QUANTITIES
+from millrace.models.planner.measurements import (
+    Measurement,
+    accuracy_of,
+    append_measurements,
+    fits_of,
+    read_measurements,
+)
+from millrace.models.planner.published_cpu import measured_runs, published_fits
+
+FIRST = Measurement(
+    quantity="training_step",
+    model="m",
+    kind="graph",
+    machine="this one",
+    run_id="r0",
+    estimate=0.1,
+    low=0.05,
+    high=0.2,
+    measured=0.125,
+    terms=dict.fromkeys(QUANTITIES["training_step"].terms, 0.0) | {"operations": 0.1},
+    time=datetime(2026, 11, 26, tzinfo=UTC),
+)
+
+
+def test_what_is_written_is_read_the_oldest_first(tmp_path):
+    uri = str(tmp_path / "planner" / "measurements")
+    later = replace(FIRST, run_id="r1", time=FIRST.time + timedelta(hours=1), high=float("inf"))
+    append_measurements(uri, [later])
+    append_measurements(uri, [FIRST])
+    assert read_measurements(uri) == [FIRST, later]
+
+
+def test_without_a_ledger_there_is_nothing_to_read(tmp_path):
+    assert read_measurements(str(tmp_path / "none")) == []
+    append_measurements(str(tmp_path / "none"), [])
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_quantity_of_another_release_is_left_out(tmp_path):
+    uri = str(tmp_path / "measurements")
+    append_measurements(uri, [FIRST, replace(FIRST, quantity="what is this")])
+    assert read_measurements(uri) == [FIRST]
+
+
+def of_runs(runs, factor, machine="this one"):
+    return [
+        replace(
+            FIRST,
+            quantity=run.quantity,
+            model=run.model,
+            run_id=run.model,
+            machine=machine,
+            terms=run.terms,
+            measured=factor * run.measured,
+        )
+        for run in runs
+    ]
+
+
+def errors_of(fits, runs, factor):
+    """Median error by quantity, on a machine that takes `factor` times as long."""
+    found = {}
+    for name in QUANTITIES:
+        own = [run for run in runs if run.quantity == name]
+        estimates = [fits[name].estimate(run.terms).value / factor / run.measured for run in own]
+        found[name] = median(abs(each - 1) for each in estimates)
+    return found
+
+
+def split_runs(seed):
+    """Return the runs of three configurations that no weight was fitted on, and the others."""
+    held_out = [run for run in measured_runs() if run.is_held_out]
+    names = sorted({run.model for run in held_out})
+    chosen = set(random.Random(seed).sample(names, 3))
+    three = [run for run in held_out if run.model in chosen]
+    return three, [run for run in held_out if run.model not in chosen]
+
+
+def mean_errors(factor):
+    """Return the mean over draws of the errors before and after three runs, by quantity."""
+    draws = []
+    for seed in range(20):
+        three, others = split_runs(seed)
+        calibrated = fits_of(of_runs(three, factor), "this one")
+        draws.append([errors_of(f, others, factor) for f in (published_fits(), calibrated)])
+    return {name: [mean(draw[n][name] for draw in draws) for n in (0, 1)] for name in QUANTITIES}
+
+
+@pytest.mark.parametrize("factor", [0.4, 2.5])
+def test_three_runs_bring_a_machine_of_another_speed_much_nearer(factor):
+    for name, (before, after) in mean_errors(factor).items():
+        assert after < 0.75 * before, name
+
+
+def test_three_runs_change_little_where_nothing_is_to_be_learnt():
+    for name, (before, after) in mean_errors(1.0).items():
+        assert after < before + 0.05, name
+
+
+def test_a_term_of_a_later_release_is_zero_in_an_old_measurement():
+    old = replace(FIRST, terms={"operations": 0.1}, machine="this one")
+    assert fits_of([old], "this one")["training_step"].rows > 0
+
+
+def test_another_machines_measurements_do_not_count():
+    three, _ = split_runs(0)
+    assert fits_of(of_runs(three, 3.0, "another"), "this one") == published_fits()
+
+
+def test_accuracy_is_by_quantity_and_machine():
+    others = [
+        FIRST,
+        replace(FIRST, measured=0.08, high=float("inf")),
+        replace(FIRST, measured=0.3),
+        replace(FIRST, machine="another", high=float("inf")),
+        replace(FIRST, quantity="training_memory"),
+    ]
+    found = {(each.quantity, each.machine): each for each in accuracy_of(others)}
+    step = found["training_step", "this one"]
+    assert step.count == 3
+    assert step.median_error == pytest.approx(0.25)
+    assert step.held == 0.5
+    assert found["training_step", "another"].held is None
+    assert len(found) == 3

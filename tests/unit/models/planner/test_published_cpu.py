@@ -1,0 +1,65 @@
+"""The runs of a CPU machine: what the weights are fitted on, and what they have not seen."""
+
+from statistics import median
+
+import pytest
+import yaml
+
+from millrace.models.planner.estimates import QUANTITIES
+from millrace.models.planner.published_cpu import (
+    fit_runs,
+    measured_runs,
+    published_fits,
+    runs_to_fit,
+)
+from tests.docs_pages import ROOT
+
+PAGE = (ROOT / "docs/planner.md").read_text()
+LISTED = yaml.safe_load((ROOT / "bench/planner_runs.yaml").read_text())
+
+
+def held_out(name):
+    return [each for each in measured_runs() if each.quantity == name and each.is_held_out]
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_the_stored_weights_are_those_of_the_runs(name):
+    fitted, stored = fit_runs(name), published_fits()[name]
+    assert fitted.weights == pytest.approx(stored.weights, rel=1e-3, abs=1e-6)
+    assert (fitted.low, fitted.high) == pytest.approx((stored.low, stored.high), rel=1e-3)
+
+
+def test_every_listed_configuration_is_measured():
+    measured = {each.model for each in measured_runs()}
+    assert measured == {each["name"] for part in LISTED.values() for each in part}
+    assert len(LISTED["held_out"]) == 20
+
+
+def test_no_run_that_is_held_out_is_fitted():
+    for name in QUANTITIES:
+        assert not any(each.model.startswith("h-") for each in runs_to_fit(name))
+        assert len(held_out(name)) == 20
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_what_is_held_out_is_estimated_within_the_goal(name):
+    fit, runs = published_fits()[name], held_out(name)
+    errors = [abs(fit.estimate(run.terms).value / run.measured - 1) for run in runs]
+    assert median(errors) <= (0.15 if QUANTITIES[name].unit == "bytes" else 0.20)
+
+
+def test_the_intervals_hold_what_they_should():
+    runs = [run for name in QUANTITIES for run in held_out(name)]
+    fits = published_fits()
+    held = [fits[run.quantity].estimate(run.terms).holds(run.measured) for run in runs]
+    assert 0.80 <= sum(held) / len(held) <= 0.98
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_the_page_has_the_errors(name):
+    fit, runs = published_fits()[name], held_out(name)
+    estimates = [(fit.estimate(run.terms), run.measured) for run in runs]
+    error = median(abs(each.value / measured - 1) for each, measured in estimates)
+    held = sum(each.holds(measured) for each, measured in estimates)
+    words = QUANTITIES[name].words
+    assert f"| {words} | {100 * error:.1f}% | {held} of {len(runs)} |" in PAGE
