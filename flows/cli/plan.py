@@ -210,15 +210,16 @@ def show_accuracy(*, as_json: bool) -> None:
     if not found:
         report("nothing is measured yet: `millrace run` and `millrace score` measure")
         return
-    rows = [
-        (
-            QUANTITIES[each.quantity].words,
-            each.machine,
-            f"{each.count:,}",
-            f"{each.median_error:.1%}",
-            "-" if each.held is None else f"{each.held:.0%}",
-        )
-        for each in found
-    ]
-    head = ("quantity", "machine", "measured", "median error", "in the interval")
-    console.print_table("accuracy of the estimates", head, rows)
+    for machine in dict.fromkeys(each.machine for each in found):
+        rows = [
+            (
+                QUANTITIES[each.quantity].words,
+                f"{each.count:,}",
+                f"{each.median_error:.1%}",
+                "-" if each.held is None else f"{each.held:.0%}",
+            )
+            for each in found
+            if each.machine == machine
+        ]
+        head = ("quantity", "measured", "median error", "in the interval")
+        console.print_table(f"accuracy of the estimates, {machine}", head, rows)

@@ -2,13 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from millrace.flows.cli import main
 from millrace.models.common.errors import InputError
+from millrace.models.planner.measurements import append_measurements
 from tests.docs_pages import ROOT
+from tests.unit.models.planner.test_measurements import FIRST
 
 EXAMPLES = ROOT / "examples"
 DEVICE = """\
@@ -160,6 +163,17 @@ def test_several_models_share_devices():
         assert name in done.stdout
     (packing,) = json.loads(plan(*files, "--hardware", "l4", "--json").stdout)
     assert len(packing["devices"]) == 1
+
+
+def test_accuracy_is_shown_by_machine(home):
+    own = [replace(FIRST, run_id=str(n), machine=m) for n, m in enumerate(("one", "one", "other"))]
+    append_measurements(str(home / "tables" / "planner" / "measurements"), own)
+    done = plan("--accuracy")
+    words = " ".join(done.stdout.split())
+    assert "accuracy of the estimates, one" in words
+    assert "accuracy of the estimates, other" in words
+    assert "time of a training step │ 2 │ 20.0% │ 100%" in words
+    assert [each["count"] for each in json.loads(plan("--accuracy", "--json").stdout)] == [2, 1]
 
 
 def test_without_measurements_there_is_no_accuracy():
