@@ -125,6 +125,11 @@ class Machines:
         price = self.device.price
         return None if price is None else price.dollars_per_hour * self.count
 
+    @property
+    def watts(self) -> float | None:
+        """TDP of all devices; None if it is not known."""
+        return None if self.device.watts is None else self.device.watts * self.count
+
 
 @cache
 def shipped_devices() -> Mapping[str, Device]:

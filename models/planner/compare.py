@@ -81,6 +81,8 @@ def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
     price = sheet.machines.dollars_per_hour
     monthly = None if price is None else price * HOURS_OF_A_MONTH
     broken = [Broken(each.what, each.needed, each.available, "bytes") for each in sheet.faults]
+    if sheet.devices > sheet.machines.count:
+        broken.append(Broken("devices", sheet.devices, sheet.machines.count, "count"))
     latency = sheet.cells["online"]["speed"][0]
     speed = sheet.cells["batch"]["speed"]
     night = next((each for each in speed if each.unit == "seconds"), None)

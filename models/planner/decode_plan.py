@@ -96,7 +96,11 @@ def generation_quantities(
             ),
         ),
         "cost": cost_quantities(
-            rate.value, load_per_second, stage.machines.dollars_per_hour, stage.work.unit
+            rate.value,
+            load_per_second,
+            stage.machines.dollars_per_hour,
+            stage.machines.watts,
+            stage.work.unit,
         ),
     }
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace.models.common.errors import InputError
 from millrace.models.planner.decoder import Decoder
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
@@ -40,47 +39,6 @@ class Layout:
     def world_size(self) -> int:
         """Number of devices."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
-
-
-def check_layout(decoder: Decoder, layout: Layout, batch: int, micro_batch: int = 1) -> None:
-    """Refuse a layout that a decoder or a batch cannot be split into.
-
-    Args:
-        decoder: the decoder.
-        layout: the layout.
-        batch: sequences of a step, over all devices.
-        micro_batch: sequences that a device takes at a time.
-
-    Raises:
-        InputError: a size is below 1, or does not divide what it splits.
-    """
-    sizes = {
-        "tensor_parallel": layout.tensor_parallel,
-        "pipeline_parallel": layout.pipeline_parallel,
-        "data_parallel": layout.data_parallel,
-        "virtual_stages": layout.virtual_stages,
-        "batch": batch,
-        "micro_batch": micro_batch,
-    }
-    for name, size in sizes.items():
-        if size < 1:
-            raise InputError(f"{name} must be at least 1", seen=str(size), valid="1 or more")
-    stages = layout.pipeline_parallel * layout.virtual_stages
-    _require_division("tensor_parallel", layout.tensor_parallel, "heads", decoder.heads)
-    _require_division("pipeline_parallel x virtual_stages", stages, "layers", decoder.layers)
-    _require_division(
-        "data_parallel x micro_batch", layout.data_parallel * micro_batch, "sequences", batch
-    )
-
-
-def _require_division(name: str, parts: int, of: str, whole: int) -> None:
-    if whole % parts:
-        fitting = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
-        raise InputError(
-            f"{name} {parts} does not divide the {whole} {of}",
-            seen=str(parts),
-            valid=fitting if len(fitting) < 80 else f"a divisor of {whole}",
-        )
 
 
 def micro_batches(batch: int, layout: Layout, micro_batch: int = 1) -> int:

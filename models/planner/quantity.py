@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from millrace.models.planner.cost import cost_per_million
+from millrace.models.planner.cost import cost_per_million, energy_per_million
 from millrace.models.planner.fit import Estimate
 
 Unit = Literal[
@@ -19,6 +19,7 @@ Unit = Literal[
     "share",
     "dollars",
     "dollars per million",
+    "kWh",
 ]
 _SCALES = (
     *(("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15)),
@@ -83,17 +84,27 @@ def estimated(
     )
 
 
-def cost_quantities(rate: float, load: float | None, price: float | None, unit: str) -> Cell:
-    """Return what a million units cost, by usage and by reservation; empty without a price.
+def cost_quantities(
+    rate: float, load: float | None, price: float | None, watts: float | None, unit: str
+) -> Cell:
+    """Return what a million units cost, by usage and by reservation, and their energy.
+
+    What is not known is left out: dollars without a price, energy without the TDP.
 
     Args:
         rate: units per second that the machines can do.
         load: units per second that are asked for; None: not known.
         price: dollars of all machines for an hour; None: not known.
+        watts: TDP of all machines; None: not known.
         unit: rows or tokens.
     """
-    if price is None or not rate > 0:
-        return ()
+    energy: Cell = ()
+    if watts is not None:
+        power = f"{watts:,.0f} W ÷ {format_value(rate, 'per second', unit)}: the TDP, while busy"
+        kwh = energy_per_million(watts, rate)
+        energy = (Quantity(f"a million {unit}", kwh, "kWh", power),)
+    if price is None:
+        return energy
     cost = cost_per_million(price, rate, rate if load is None else load)
     found = [
         Quantity(
@@ -113,7 +124,7 @@ def cost_quantities(rate: float, load: float | None, price: float | None, unit: 
                 f"${price:g} an hour ÷ {format_value(done, 'per second', unit)}: all time is paid",
             )
         )
-    return tuple(found)
+    return (*found, *energy)
 
 
 def format_value(value: float, unit: Unit, of: str = "") -> str:
@@ -124,6 +135,8 @@ def format_value(value: float, unit: Unit, of: str = "") -> str:
         return _time(value)
     if unit == "share":
         return f"{100 * value:.3g}%"
+    if unit == "kWh":
+        return f"{value:.3g} kWh"
     if unit in ("dollars", "dollars per million"):
         return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
     if unit == "operations":

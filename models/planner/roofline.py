@@ -21,18 +21,9 @@ class Work:
     flops: float
     bytes_moved: float
 
-    @property
-    def intensity(self) -> float:
-        """Operations per byte."""
-        return self.flops / self.bytes_moved
-
     def seconds(self, flops_per_second: float, bytes_per_second: float) -> float:
         """Return the time of the slower of both, as if they overlapped in full."""
         return max(self.flops / flops_per_second, self.bytes_moved / bytes_per_second)
-
-    def is_memory_bound(self, flops_per_second: float, bytes_per_second: float) -> bool:
-        """Return whether the bytes take longer than the operations."""
-        return self.intensity < flops_per_second / bytes_per_second
 
 
 def prefill_work(
@@ -51,25 +42,6 @@ def prefill_work(
     return Work(
         flops=tokens * decoder.forward_flops(context),
         bytes_moved=read_parameters(decoder, tokens) * weight_width + cache,
-    )
-
-
-def decode_work(
-    decoder: Decoder, streams: float, context: float, weight_width: float, kv_width: float = 2.0
-) -> Work:
-    """Return the work of one token of each stream.
-
-    Args:
-        decoder: the decoder.
-        streams: sequences that get a token.
-        context: tokens that each has so far.
-        weight_width: bytes of a weight.
-        kv_width: bytes of a number in the KV cache, all of which is read.
-    """
-    cache = streams * context * decoder.kv_bytes_per_token(kv_width)
-    return Work(
-        flops=streams * decoder.forward_flops(context),
-        bytes_moved=read_parameters(decoder, streams) * weight_width + cache,
     )
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from millrace.models.common.errors import InputError
-from millrace.models.planner.decoder import Decoder
 
 WIDTHS = {
     "fp32": 4.0,
@@ -79,12 +78,3 @@ class ServingMemory:
     def longest_context(self, streams: int) -> int:
         """Return the tokens that each of `streams` sequences may have."""
         return self.cached_tokens // streams
-
-
-def kv_cache_bytes(decoder: Decoder, streams: int, context: int, data_type: str = "fp16") -> float:
-    """Return the bytes of the KV cache of `streams` sequences of `context` tokens each.
-
-    Raises:
-        InputError: the data type is unknown.
-    """
-    return streams * context * decoder.kv_bytes_per_token(bytes_of_type(data_type))

@@ -68,12 +68,14 @@ class Sheet:
         machines: the machines.
         cells: the quantities by stage and row.
         faults: the stages that do not fit into memory.
+        devices: the most devices that a stage needs.
     """
 
     model: str
     machines: Machines
     cells: Mapping[str, Mapping[str, Cell]]
     faults: tuple[MemoryFault, ...]
+    devices: int = 1
 
     @property
     def fits(self) -> bool:
@@ -102,7 +104,7 @@ def plan_sheet(
         "batch": _batch(work, variant, machines, known),
     }
     faults = tuple(_memory_faults(work, machines, cells))
-    return Sheet(work.model, machines, cells, faults)
+    return Sheet(work.model, machines, cells, faults, _devices_of(work, machines))
 
 
 def _training(
@@ -173,6 +175,15 @@ def _memory_faults(
         if memory.value * sharing > available:
             formula = memory.formula if sharing == 1 else f"{sharing} workers x ({memory.formula})"
             yield MemoryFault(stage, memory.value * sharing, available, formula)
+
+
+def _devices_of(work: Work, machines: Machines) -> int:
+    """Return the most devices that a stage needs; a CPU is one device."""
+    if machines.device.is_cpu:
+        return 1
+    generation = work.online.generation
+    serving = 1 if generation is None else generation.tensor_parallel
+    return max(serving, on_machines(work.training, machines).workers)
 
 
 def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
@@ -256,7 +267,9 @@ def _serving(
             ),
         ),
         "data types": (_data_type(variant.data_type, variant.name),),
-        "cost": cost_quantities(rate, load_per_second, machines.dollars_per_hour, unit),
+        "cost": cost_quantities(
+            rate, load_per_second, machines.dollars_per_hour, machines.watts, unit
+        ),
     }
 
 
@@ -275,7 +288,8 @@ def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapp
     night = estimate_quantity("batch_job", "the nightly job", terms, fits)
     rate = rate_of(night, work.unit, many)
     speed = (rate, _daily(rate, work.unit), *([night] if units is not None else []))
-    cost = cost_quantities(rate.value, None, machines.dollars_per_hour, work.unit)
+    price, watts = machines.dollars_per_hour, machines.watts
+    cost = cost_quantities(rate.value, None, price, watts, work.unit)
     return {**cells, "speed": speed, "cost": cost}
 
 

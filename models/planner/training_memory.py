@@ -8,8 +8,6 @@ from millrace.models.planner.parallelism import Layout, Sharding
 MIXED_WEIGHT, MIXED_GRADIENT, MIXED_OPTIMIZER = 2, 2, 12
 """Bytes of a parameter in mixed precision with Adam: a 16-bit weight, a 16-bit gradient, and in
 float32 the weight and both moments (Rajbhandari et al. 2020, "ZeRO", 1910.02054, section 3.1)."""
-KEPT_GRADIENT = 4
-"""Bytes of a gradient where it is accumulated in float32, as Megatron-LM does."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +100,3 @@ def activation_bytes(decoder: Decoder, sequences: float, context: int, layout: L
         stages = layout.pipeline_parallel
         layers *= 1 + (stages - 1) / (stages * layout.virtual_stages)
     return layers * activation_bytes_of_layer(decoder, sequences, context, layout)
-
-
-def checkpoint_bytes(
-    parameters: float, weight: float = MIXED_WEIGHT, optimizer: float = MIXED_OPTIMIZER
-) -> float:
-    """Return the bytes of a checkpoint: the weights and the optimizer's states, over all devices.
-
-    Args:
-        parameters: parameters of the model.
-        weight: bytes of a weight.
-        optimizer: bytes of the optimizer's states per parameter.
-    """
-    return parameters * (weight + optimizer)

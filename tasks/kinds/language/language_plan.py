@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
@@ -44,7 +45,12 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
 
         pipeline = fetch_base(pipeline, installation)
     decoder = decoder_of(pipeline.model, pipeline.folder)
-    generation = pipeline.serving.generation
+    generation, spec = pipeline.serving.generation, pipeline.training
+    require_heads(
+        "serving.generation.tensor_parallel_size", generation.tensor_parallel_size, decoder
+    )
+    if spec.parallel == "tp":
+        require_heads("training.num_workers", spec.workers, decoder)
     context = pipeline.model.tokenizer.max_tokens
     answer = min(pipeline.batch.sampling.max_tokens, context // 2)
     variants = tuple(_variant(name, decoder) for name in pipeline.export.candidates)
@@ -77,6 +83,20 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
         online=serving,
         batch=serving,
     )
+
+
+def require_heads(key: str, parts: int, decoder: Decoder) -> None:
+    """Refuse a number of devices over which the heads cannot be split evenly.
+
+    Raises:
+        InputError: the number does not divide the heads.
+    """
+    if decoder.heads % parts:
+        raise InputError(
+            f"{key} {parts} does not divide the {decoder.heads} heads of the decoder",
+            seen=str(parts),
+            valid=", ".join(str(n) for n in range(1, decoder.heads + 1) if decoder.heads % n == 0),
+        )
 
 
 def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> TrainingWork:

@@ -188,6 +188,10 @@ def test_without_measurements_there_is_no_accuracy():
         ((EXAMPLES / "tabular.yaml", "--budget", "0"), "--budget must be above 0"),
         ((EXAMPLES / "tabular.yaml", "--load", "inf"), "--load must be above 0"),
         ((EXAMPLES / "gone.yaml",), "gone.yaml"),
+        (
+            (EXAMPLES / "code_lm.yaml", "--set", "serving.generation.tensor_parallel_size=3"),
+            "tensor_parallel_size 3 does not divide the 4 heads",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(words, message):

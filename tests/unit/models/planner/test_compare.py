@@ -17,18 +17,21 @@ from tests.unit.models.planner.test_sheet import ROWS_WORK, TRAINING
 DEVICES = shipped_devices()
 
 
+ONE_WORKER = replace(ROWS_WORK, training=replace(TRAINING, workers=1))
+
+
 def verdicts(work, bounds, *names):
     return [judge_sheet(plan_sheet(work, Machines(n, DEVICES[n])), bounds) for n in names]
 
 
 def test_the_cheapest_that_is_enough_is_chosen():
-    found = verdicts(ROWS_WORK, Bounds(), "h100", "l4", "h200")
+    found = verdicts(ONE_WORKER, Bounds(), "h100", "l4", "h200")
     assert str(choose_machines(found).sheet.machines) == "l4"
     assert choose_machines(found).monthly == pytest.approx(0.44 * 730)
 
 
 def test_what_does_not_fit_is_not_chosen():
-    work = replace(ROWS_WORK, training=replace(TRAINING, memory={"weights": 40e9}))
+    work = replace(ROWS_WORK, training=replace(TRAINING, workers=1, memory={"weights": 40e9}))
     found = verdicts(work, Bounds(), "l4", "h100")
     assert str(choose_machines(found).sheet.machines) == "h100"
     (broken,) = found[0].broken
@@ -37,19 +40,27 @@ def test_what_does_not_fit_is_not_chosen():
 
 def test_each_bound_is_named_with_how_far_it_is_missed():
     bounds = Bounds(latency=1e-6, nightly=1e-3, budget=100.0)
-    (found,) = verdicts(ROWS_WORK, bounds, "l4")
+    (found,) = verdicts(ONE_WORKER, bounds, "l4")
     assert [each.what for each in found.broken] == ["one row", "the nightly job", "a month"]
     assert found.broken[2].factor == pytest.approx(0.44 * 730 / 100)
 
 
 def test_where_none_is_enough_the_nearest_is_known():
-    found = verdicts(ROWS_WORK, Bounds(budget=1.0), "h100", "l4")
+    found = verdicts(ONE_WORKER, Bounds(budget=1.0), "h100", "l4")
     assert choose_machines(found) is None
     assert str(nearest_machines(found).sheet.machines) == "l4"
 
 
 def test_a_machine_without_a_price_comes_last():
-    found = verdicts(ROWS_WORK, Bounds(), "a40", "h100")
+    found = verdicts(ONE_WORKER, Bounds(), "a40", "h100")
     assert found[0].monthly is None
     assert str(choose_machines(found).sheet.machines) == "h100"
     assert str(choose_machines(found[:1]).sheet.machines) == "a40"
+
+
+def test_more_devices_than_there_are_is_a_bound():
+    work = replace(ROWS_WORK, training=replace(TRAINING, workers=4))
+    (found,) = verdicts(work, Bounds(), "h100")
+    assert str(found.broken[0]) == "devices: 4, 4 times the 1 that are allowed"
+    eight = judge_sheet(plan_sheet(work, Machines("h100", DEVICES["h100"], 8)), Bounds())
+    assert eight.is_feasible

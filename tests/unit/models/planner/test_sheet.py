@@ -14,7 +14,7 @@ from millrace.models.planner.work import Generation, ServingWork, TrainingWork, 
 
 H100 = shipped_devices()["h100"]
 ONE, EIGHT = Machines("h100", H100), Machines("h100", H100, 8)
-CPU = Machines("this-machine", H100.model_copy(update={"cores": 2, "price": None}))
+CPU = Machines("this-machine", H100.model_copy(update={"cores": 2, "price": None, "watts": None}))
 TRAINING = TrainingWork(
     workers=2,
     step_units=64,
@@ -98,9 +98,11 @@ def test_an_unknown_number_of_steps_has_no_total():
 
 
 def test_a_reservation_is_paid_while_it_waits():
-    usage, reserved = plan_sheet(ROWS_WORK, ONE, load_per_second=10.0).cells["online"]["cost"]
+    cost = plan_sheet(ROWS_WORK, ONE, load_per_second=10.0).cells["online"]["cost"]
+    usage, reserved, energy = cost
     rate = plan_sheet(ROWS_WORK, ONE).cells["online"]["speed"][1].value
     assert reserved.value / usage.value == pytest.approx(rate / 10)
+    assert energy.value == pytest.approx(700 / rate * 1e6 / 3.6e6)
 
 
 def test_a_night_is_all_its_rows():
