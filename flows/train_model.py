@@ -29,7 +29,7 @@ from millrace.models.registry.tracking import TrackedRun, check_reachable, track
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
-from millrace.tasks.plan_record import planned_beside, recorded_beside
+from millrace.tasks.plan_record import planned_beside, record_run, work_of_run
 from millrace.tasks.progress import recovery
 from millrace.tasks.register import promote_version, register_version
 from millrace.tasks.reports.drawing import Drawing, drawing_process
@@ -154,8 +154,9 @@ def _train_and_register(
     with inputs_of_failed(pipeline, snapshot, run):
         prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
+    work = work_of_run(kind, pipeline, installation, snapshot, prepared)
     with (
-        planned_beside(kind, pipeline, installation, snapshot, prepared) as planned,
+        planned_beside(work, installation) as planned,
         log_inputs_beside(pipeline, snapshot, run),
     ):
         trained = train_on_ray(kind, installation, prepared, run)
@@ -165,10 +166,9 @@ def _train_and_register(
             kind, pipeline, installation, snapshot, trained, Path(folder), drawing
         )
         report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-        with (
-            report_while("registering the model"),
-            recorded_beside(planned, kind, installation, trained, exported.chosen, run),
-        ):
+        recorded = record_run(planned, kind, installation, trained, exported, run)
+        report = replace(report, texts={**report.texts, **recorded})
+        with report_while("registering the model"):
             await_mlflow(uri)
             version = register_version(
                 kind, pipeline, installation, snapshot, exported, report, run

@@ -40,7 +40,7 @@ from millrace.models.planner.work import TrainingWork, Work
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import CANDIDATE_TAG, ModelVersion
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.tasks.kinds.steps import Prepared, Trained, steps_of
+from millrace.tasks.kinds.steps import Exported, Prepared, Trained, steps_of
 from millrace.tasks.plan import data_facts, facts_of_snapshot, ledger_of
 from millrace.tasks.progress import log
 
@@ -64,16 +64,17 @@ class RunPlan:
     fits: Fits
 
 
-def plan_run(
+def work_of_run(
     kind: ModelKind,
     pipeline: Pipeline,
     installation: Installation,
     snapshot: Snapshot,
     prepared: Prepared[Any],
-) -> RunPlan | None:
-    """Return the plan of a run on this machine; None where another machine trains.
+) -> Work | None:
+    """Return what a run on this machine asks for; None where another machine trains.
 
-    A warning says what does not fit into its memory.
+    This machine is measured, if the home does not know it yet. A run does not fail because it
+    cannot be planned: then a warning is logged.
 
     Args:
         kind: the kind of the model.
@@ -88,7 +89,39 @@ def plan_run(
     chosen = {name: int(prepared.chosen[name]) for name in names if name in prepared.chosen}
     training = pipeline.training.model_copy(update=chosen)
     pipeline = pipeline.model_copy(update={"training": training})
-    work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+    try:
+        this_device(installation.home)
+        return steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+    except Exception as error:
+        _warn(error)
+        return None
+
+
+@contextmanager
+def planned_beside(
+    work: Work | None, installation: Installation
+) -> Iterator["Future[RunPlan | None]"]:
+    """Plan a run in a thread beside the block, in which this process waits for a training.
+
+    The thread imports nothing: two threads that import at a time may each find a module of the
+    other half done. `work_of_run` has imported what it needs.
+    """
+    planned: Future[RunPlan | None] = Future()
+
+    def plan() -> None:
+        try:
+            planned.set_result(None if work is None else _plan_run(work, installation))
+        except Exception as error:  # a run does not fail because it was not planned
+            _warn(error)
+            planned.set_result(None)
+
+    # The thread does not keep an interrupted process alive, as one of an executor would.
+    Thread(target=plan, name="plan", daemon=True).start()
+    yield planned
+
+
+def _plan_run(work: Work, installation: Installation) -> RunPlan:
+    """Return the plan of a run, and warn of what does not fit into this machine's memory."""
     fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
     machines = Machines(THIS_MACHINE, this_device(installation.home))
     for fault in plan_sheet(work, machines, fits).faults:
@@ -96,73 +129,27 @@ def plan_run(
     return RunPlan(work, machines, fits)
 
 
-@contextmanager
-def planned_beside(
-    kind: ModelKind,
-    pipeline: Pipeline,
-    installation: Installation,
-    snapshot: Snapshot,
-    prepared: Prepared[Any],
-) -> Iterator["Future[RunPlan | None]"]:
-    """Plan a run in a thread beside the block, in which this process waits for a training.
-
-    This machine is measured before, if the home does not know it yet.
-    """
-    if installation.ray_address == EMBEDDED:
-        this_device(installation.home)
-    planned: Future[RunPlan | None] = Future()
-
-    def plan() -> None:
-        try:
-            planned.set_result(plan_run(kind, pipeline, installation, snapshot, prepared))
-        except Exception as error:  # a run does not fail because it was not planned
-            planned.set_exception(error)
-
-    # The thread does not keep an interrupted process alive, as one of an executor would.
-    Thread(target=plan, name="plan", daemon=True).start()
-    yield planned
-
-
-@contextmanager
-def recorded_beside(
+def record_run(
     planned: "Future[RunPlan | None]",
     kind: ModelKind,
     installation: Installation,
     trained: Trained[Any],
-    chosen: AnyCandidate,
+    exported: Exported,
     run: TrackedRun,
-) -> Iterator[None]:
-    """Record the plan beside the block, which registers the version.
+) -> Mapping[str, str]:
+    """Append a run's measurements to the ledger; return them beside the plan, as a file of the run.
 
-    If it cannot be recorded, a warning is logged and the run succeeds.
+    A run does not fail because its plan cannot be recorded: then a warning is logged.
     """
-    recorded: Future[None] = Future()
-
-    def record() -> None:
-        try:
-            if (plan := planned.result()) is not None:
-                record_run(plan, kind, installation, trained, chosen, run)
-            recorded.set_result(None)
-        except Exception as error:  # a run does not fail because its plan was not recorded
-            recorded.set_exception(error)
-
-    Thread(target=record, name="record-plan", daemon=True).start()
-    yield
-    if (error := recorded.exception()) is not None:
+    plan = planned.result()
+    if plan is None:
+        return {}
+    try:
+        measured = measured_in(plan, kind, trained, exported.chosen, run.run_id)
+        append_measurements(ledger_of(installation), measured)
+    except Exception as error:
         _warn(error)
-
-
-def record_run(
-    plan: RunPlan,
-    kind: ModelKind,
-    installation: Installation,
-    trained: Trained[Any],
-    chosen: AnyCandidate,
-    run: TrackedRun,
-) -> None:
-    """Append the run's measurements to the ledger, and log them beside the plan to MLflow."""
-    measured = measured_in(plan, kind, trained, chosen, run.run_id)
-    append_measurements(ledger_of(installation), measured)
+        return {}
     rows = {
         each.quantity: {
             "estimate": each.estimate,
@@ -173,7 +160,7 @@ def record_run(
         }
         for each in measured
     }
-    run.log_text(json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2), FILE)
+    return {FILE: json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2)}
 
 
 def record_batch(

@@ -1,7 +1,7 @@
 """`millrace plan`: what a pipeline needs, takes and costs, as training, online and in batch."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,8 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from millrace.models.config.pipeline import Pipeline
     from millrace.models.planner.compare import Verdict
     from millrace.models.planner.sheet import Sheet
@@ -45,25 +47,21 @@ def plan(
         bool,
         typer.Option("--accuracy", help="Show how far earlier estimates were off; without FILE."),
     ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also draw pictures into this folder."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan memory, speed and cost of a pipeline, before anything is trained or rented."""
     if accuracy:
-        show_accuracy(as_json=as_json)
+        show_accuracy(pictures, as_json=as_json)
         return
-    if not files:
-        raise InputError(
-            "millrace plan needs a pipeline file",
-            seen="none",
-            valid="millrace plan FILE, or millrace plan --accuracy",
-        )
-    for name, value in (("--load", load), ("--budget", budget)):
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{name} must be above 0", seen=str(value), valid="above 0")
+    given = _require_files(files, load, budget)
     from millrace.flows import tool_variables
     from millrace.models.config.pipeline_file import load_pipeline
 
-    pipelines = [load_pipeline(file, set_ or ()) for file in files]
+    pipelines = [load_pipeline(file, set_ or ()) for file in given]
     installation = tool_variables.apply(load_settings()).installation()
     with report_while("planning"):
         from millrace.tasks.plan import plan_pipeline
@@ -79,12 +77,62 @@ def plan(
             )
             for each in pipelines
         ]
+    if pictures is not None:
+        for each in plans:
+            _draw_plan(each, pictures / each[0].sheet.model if len(plans) > 1 else pictures)
     if len(pipelines) > 1:
         show_packing(pipelines, plans, load, as_json=as_json)
     elif as_json:
         console.print_json(_as_json(pipelines[0], plans[0]))
     else:
         _show_plan(plans[0], explain=explain)
+
+
+def _require_files(
+    files: list[Path] | None, load: float | None, budget: float | None
+) -> list[Path]:
+    """Return the pipeline files, once the options are checked.
+
+    Raises:
+        InputError: there is no file, or an option is not above 0.
+    """
+    for name, value in (("--load", load), ("--budget", budget)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{name} must be above 0", seen=str(value), valid="above 0")
+    if not files:
+        raise InputError(
+            "millrace plan needs a pipeline file",
+            seen="none",
+            valid="millrace plan FILE, or millrace plan --accuracy",
+        )
+    return files
+
+
+def _draw_plan(verdicts: "Sequence[Verdict]", folder: Path) -> None:
+    from millrace.tasks.reports.plan_plots import pictures_of
+
+    _write_pictures(pictures_of(verdicts[0].sheet.work, verdicts), folder)
+
+
+def _write_pictures(figures: "Mapping[str, Figure]", folder: Path) -> None:
+    """Write figures as PNG files, and say where.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    from millrace.models.common.pictures import png_of
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            (folder / name).write_bytes(png_of(figure))
+    except OSError as error:
+        raise InputError(
+            f"the pictures cannot be written: {folder}",
+            seen=str(error),
+            hint="name a folder that can be written in --pictures",
+        ) from error
+    report(f"pictures: {', '.join(str(folder / name) for name in figures)}")
 
 
 def _show_plan(verdicts: "Sequence[Verdict]", *, explain: bool) -> None:
@@ -195,7 +243,7 @@ def _report_choice(verdicts: "Sequence[Verdict]") -> None:
         report(f"warning: {warning}")
 
 
-def show_accuracy(*, as_json: bool) -> None:
+def show_accuracy(pictures: Path | None, *, as_json: bool) -> None:
     """Print how far the estimates of earlier runs were off, by quantity and machine."""
     from millrace.flows import tool_variables
     from millrace.models.planner.estimates import QUANTITIES
@@ -203,7 +251,12 @@ def show_accuracy(*, as_json: bool) -> None:
     from millrace.tasks.plan import ledger_of
 
     installation = tool_variables.apply(load_settings()).installation()
-    found = accuracy_of(read_measurements(ledger_of(installation)))
+    measurements = read_measurements(ledger_of(installation))
+    found = accuracy_of(measurements)
+    if pictures is not None and found:
+        from millrace.tasks.reports.plan_plots import accuracy_figure
+
+        _write_pictures({"accuracy.png": accuracy_figure(measurements)}, pictures)
     if as_json:
         console.print_json(found)
         return

@@ -64,18 +64,32 @@ class Sheet:
     """The plan of one model on one kind of machine.
 
     Attributes:
-        model: name of the model.
+        work: what the model asks for.
         machines: the machines.
         cells: the quantities by stage and row.
         faults: the stages that do not fit into memory.
         devices: the most devices that a stage needs.
     """
 
-    model: str
+    work: Work
     machines: Machines
     cells: Mapping[str, Mapping[str, Cell]]
     faults: tuple[MemoryFault, ...]
     devices: int = 1
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.work.model
+
+    def as_json(self) -> dict[str, object]:
+        """Return what `--json` prints."""
+        return {
+            "model": self.model,
+            "machines": self.machines,
+            "cells": self.cells,
+            "faults": self.faults,
+        }
 
     @property
     def fits(self) -> bool:
@@ -104,7 +118,7 @@ def plan_sheet(
         "batch": _batch(work, variant, machines, known),
     }
     faults = tuple(_memory_faults(work, machines, cells))
-    return Sheet(work.model, machines, cells, faults, _devices_of(work, machines))
+    return Sheet(work, machines, cells, faults, _devices_of(work, machines))
 
 
 def _training(
