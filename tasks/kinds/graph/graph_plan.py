@@ -24,6 +24,8 @@ moments, and three of them written."""
 ANSWER = 4
 BATCH_ROWS = 1024
 """Rows of a call in a batch job, where `batch.batch_size` is left out."""
+BATCH_TOKENS = 8192
+"""Tokens of a call in a batch job, where `batch.max_num_batched_tokens` is left out."""
 
 
 def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
@@ -55,7 +57,7 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
     )
     nightly = replace(
         online,
-        call_units=batch.batch_size or BATCH_ROWS,
+        call_units=_rows_of_a_call(pipeline, facts),
         instances=batch.num_actors or 1,
         instances_are_open=batch.num_actors is None,
         threads=batch.threads_per_actor,
@@ -69,6 +71,15 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
         batch=nightly,
         batch_units=facts.rows,
     )
+
+
+def _rows_of_a_call(pipeline: Pipeline, facts: DataFacts) -> int:
+    """Return the rows of a call in a batch job; of texts, those of the longest."""
+    batch, tokens = pipeline.batch, pipeline.model.tokenizer.max_tokens
+    rows = batch.batch_size or BATCH_ROWS
+    if not facts.has_text:
+        return rows
+    return max(1, min(rows, (batch.max_num_batched_tokens or BATCH_TOKENS) // tokens))
 
 
 def _training(
