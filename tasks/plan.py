@@ -215,14 +215,22 @@ def data_facts(
     )
 
 
-def facts_of_snapshot(pipeline: Pipeline, snapshot: Snapshot) -> DataFacts:
-    """Return what is known of the data in a snapshot."""
+def facts_of_snapshot(pipeline: Pipeline, snapshot: Snapshot, *, read: bool = True) -> DataFacts:
+    """Return what is known of the data in a snapshot.
+
+    Args:
+        pipeline: says how the rows are split.
+        snapshot: the snapshot.
+        read: whether its files may be opened: for the exact train rows, and the bytes of a row.
+    """
+    split = pipeline.dataset.split
+    estimate = round(snapshot.rows * split.train)
     return DataFacts(
         schema=snapshot.schema,
         categories=_categories(snapshot.statistics),
         rows=snapshot.rows,
-        train_rows=snapshots.count_rows(snapshot, "train", pipeline.dataset.split),
-        row_bytes=_stored_bytes(snapshot),
+        train_rows=snapshots.count_rows(snapshot, "train", split) if read else estimate,
+        row_bytes=_stored_bytes(snapshot) if read else None,
         source=f"snapshot {snapshot.version}",
     )
 

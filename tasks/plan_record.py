@@ -91,7 +91,9 @@ def work_of_run(
     pipeline = pipeline.model_copy(update={"training": training})
     try:
         this_device(installation.home)
-        return steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+        return steps_of(kind).plan(
+            pipeline, installation, facts_of_snapshot(pipeline, snapshot, read=False)
+        )
     except Exception as error:
         _warn(error)
         return None
@@ -139,17 +141,14 @@ def record_run(
 ) -> Mapping[str, str]:
     """Append a run's measurements to the ledger; return them beside the plan, as a file of the run.
 
-    A run does not fail because its plan cannot be recorded: then a warning is logged.
+    The ledger is written in a thread. A run does not fail because it cannot be written: then a
+    warning is logged.
     """
     plan = planned.result()
     if plan is None:
         return {}
-    try:
-        measured = measured_in(plan, kind, trained, exported.chosen, run.run_id)
-        append_measurements(ledger_of(installation), measured)
-    except Exception as error:
-        _warn(error)
-        return {}
+    measured = measured_in(plan, kind, trained, exported.chosen, run.run_id)
+    Thread(target=_append, args=(installation, measured), name="append-measurements").start()
     rows = {
         each.quantity: {
             "estimate": each.estimate,
@@ -161,6 +160,14 @@ def record_run(
         for each in measured
     }
     return {FILE: json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2)}
+
+
+def _append(installation: Installation, measured: Sequence[Measurement]) -> None:
+    """Append to the ledger, beside the registration; the process ends only when it is done."""
+    try:
+        append_measurements(ledger_of(installation), measured)
+    except Exception as error:  # a run does not fail because its plan was not recorded
+        _warn(error)
 
 
 def record_batch(

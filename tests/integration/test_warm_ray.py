@@ -153,7 +153,7 @@ def test_commands_share_one_ray_with_their_own_code_and_environment(home: Home) 
     tree = [ray, *ray.children(recursive=True)]
     listening, shown = set(), ""
     for process in tree:
-        with suppress(psutil.ZombieProcess):  # a worker whose end was not noticed yet
+        with suppress(psutil.NoSuchProcess):  # a worker that has ended, noticed or not
             shown += " ".join(process.cmdline())
             ports = process.net_connections("tcp")
             listening |= {each.laddr.ip for each in ports if each.status == psutil.CONN_LISTEN}

@@ -1,5 +1,6 @@
 """What of a run is measured, beside its plan."""
 
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -32,6 +33,12 @@ HISTORY = [
 TRAINED = SimpleNamespace(history=HISTORY)
 CHOSEN = Candidate("onnx-fp32", speed=Speed())
 PLAN = RunPlan(ROWS_WORK, CPU, published_fits())
+
+
+def end_threads():
+    for thread in threading.enumerate():
+        if thread.name == "append-measurements":
+            thread.join(30)
 
 
 def done(value):
@@ -75,6 +82,7 @@ def test_a_run_is_in_the_ledger_and_in_its_own_files(tmp_path):
     texts = record_run(done(PLAN), KIND, place, TRAINED, exported, run)
     assert set(texts) == {"plan/plan.json"}
     assert '"training_step"' in texts["plan/plan.json"]
+    end_threads()
     assert {each.run_id for each in read_measurements(ledger_of(place))} == {"r1"}
     assert len(read_measurements(ledger_of(place))) == 5
 
@@ -89,7 +97,8 @@ def test_a_ledger_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "tables").write_text("a file")
     place = Installation(tmp_path, "sqlite://", str(tmp_path / "tables"))
     exported, run = SimpleNamespace(chosen=CHOSEN), SimpleNamespace(run_id="r1")
-    assert record_run(done(PLAN), KIND, place, TRAINED, exported, run) == {}
+    assert record_run(done(PLAN), KIND, place, TRAINED, exported, run)
+    end_threads()
     assert "the plan was not recorded" in caplog.text
 
 
