@@ -58,15 +58,35 @@ def plan(
         show_accuracy(pictures, as_json=as_json)
         return
     given = _require_files(files, load, budget)
+    pipelines, plans = _plan_files(given, set_, hardware, load, budget)
+    if pictures is not None:
+        for each in plans:
+            _draw_plan(each, pictures / each[0].sheet.model if len(plans) > 1 else pictures)
+    if len(pipelines) > 1:
+        show_packing(pipelines, plans, load, as_json=as_json)
+    elif as_json:
+        console.print_json(_as_json(pipelines[0], plans[0]))
+    else:
+        _show_plan(plans[0], explain=explain)
+
+
+def _plan_files(
+    files: "Sequence[Path]",
+    overrides: list[str] | None,
+    hardware: str,
+    load: float | None,
+    budget: float | None,
+) -> "tuple[list[Pipeline], list[Sequence[Verdict]]]":
+    """Return the pipelines of the files, and the plan of each on every kind of machine."""
     from millrace.flows import tool_variables
     from millrace.models.config.pipeline_file import load_pipeline
 
-    pipelines = [load_pipeline(file, set_ or ()) for file in given]
+    pipelines = [load_pipeline(file, overrides or ()) for file in files]
     installation = tool_variables.apply(load_settings()).installation()
     with report_while("planning"):
         from millrace.tasks.plan import plan_pipeline
 
-        plans = [
+        plans: list[Sequence[Verdict]] = [
             plan_pipeline(
                 each,
                 installation,
@@ -77,15 +97,7 @@ def plan(
             )
             for each in pipelines
         ]
-    if pictures is not None:
-        for each in plans:
-            _draw_plan(each, pictures / each[0].sheet.model if len(plans) > 1 else pictures)
-    if len(pipelines) > 1:
-        show_packing(pipelines, plans, load, as_json=as_json)
-    elif as_json:
-        console.print_json(_as_json(pipelines[0], plans[0]))
-    else:
-        _show_plan(plans[0], explain=explain)
+    return pipelines, plans
 
 
 def _require_files(

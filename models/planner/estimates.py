@@ -84,7 +84,8 @@ QUANTITIES: Mapping[Name, Estimated] = {
     ),
 }
 RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
-"""Memory of a process before it has a model: a worker's Python, torch and Ray; ONNX Runtime's."""
+"""Memory of a process before it has a model, about: a worker's Python, torch and Ray; that of ONNX
+Runtime. On a CPU the weight of the term corrects it."""
 
 
 def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str, float]:

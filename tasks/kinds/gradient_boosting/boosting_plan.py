@@ -1,19 +1,17 @@
 """What the training and the serving of boosted trees ask of a machine."""
 
-from dataclasses import replace
-
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
 from millrace.tasks.kinds.data_facts import DataFacts, require_facts
 from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
+from millrace.tasks.kinds.graph.graph_plan import nightly_of
 
 FLOAT = 4
 NODE_BYTES = 40
-"""Bytes of a node in an ONNX TreeEnsemble: its feature, threshold, both children and weight."""
+"""Bytes of a node in an ONNX TreeEnsemble, about: feature, threshold, both children and weight."""
 OPERATIONS_OF_A_NODE = 2
 """Operations of a row in a node: a comparison, and an addition at a leaf."""
-BATCH_ROWS = 1024
 
 
 def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
@@ -38,7 +36,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
     trees = rounds * outputs
     nodes = trees * 2 ** (depth + 1)
     width, rows = facts.in_features, facts.train_rows
-    spec, serving, batch = pipeline.training, pipeline.serving, pipeline.batch
+    spec, serving = pipeline.training, pipeline.serving
     walk = float(trees * depth * OPERATIONS_OF_A_NODE)
     row_bytes = float(width * FLOAT)
     held = row_bytes * (rows or 0) / spec.workers
@@ -53,13 +51,6 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
         instances=serving.instance_count,
         threads=serving.intra_op_thread_count,
         engine="trees",
-    )
-    nightly = replace(
-        online,
-        call_units=batch.batch_size or BATCH_ROWS,
-        instances=batch.num_actors or 1,
-        instances_are_open=batch.num_actors is None,
-        threads=batch.threads_per_actor,
     )
     return Work(
         model=pipeline.name,
@@ -81,6 +72,6 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
             strategy="rows are split, histograms are summed",
         ),
         online=online,
-        batch=nightly,
+        batch=nightly_of(online, pipeline, facts),
         batch_units=facts.rows,
     )

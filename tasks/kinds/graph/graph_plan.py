@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.inference.row_batches import PLACES
 from millrace.models.planner.network_cost import KeptCounts, NetworkCost
 from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
@@ -24,8 +25,6 @@ moments, and three of them written."""
 ANSWER = 4
 BATCH_ROWS = 1024
 """Rows of a call in a batch job, where `batch.batch_size` is left out."""
-BATCH_TOKENS = 8192
-"""Tokens of a call in a batch job, where `batch.max_num_batched_tokens` is left out."""
 
 
 def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
@@ -43,7 +42,7 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
     cost = count_family(pipeline, installation, facts)
     unit_bytes = facts.row_bytes or facts.raw_width * FLOAT
     variants = variants_of(pipeline, cost.parameters)
-    serving, batch = pipeline.serving, pipeline.batch
+    serving = pipeline.serving
     online = ServingWork(
         variants=variants,
         flops_per_unit=cost.forward_flops,
@@ -55,21 +54,26 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
         instances=serving.instance_count,
         threads=serving.intra_op_thread_count,
     )
-    nightly = replace(
-        online,
-        call_units=_rows_of_a_call(pipeline, facts),
-        instances=batch.num_actors or 1,
-        instances_are_open=batch.num_actors is None,
-        threads=batch.threads_per_actor,
-    )
     return Work(
         model=pipeline.name,
         unit="rows",
         parameters=cost.parameters,
         training=_training(pipeline, facts, cost, unit_bytes),
         online=online,
-        batch=nightly,
+        batch=nightly_of(online, pipeline, facts),
         batch_units=facts.rows,
+    )
+
+
+def nightly_of(online: ServingWork, pipeline: Pipeline, facts: DataFacts) -> ServingWork:
+    """Return the batch job of a model that answers rows, from its service."""
+    batch = pipeline.batch
+    return replace(
+        online,
+        call_units=_rows_of_a_call(pipeline, facts),
+        instances=batch.num_actors or 1,
+        instances_are_open=batch.num_actors is None,
+        threads=batch.threads_per_actor,
     )
 
 
@@ -79,7 +83,7 @@ def _rows_of_a_call(pipeline: Pipeline, facts: DataFacts) -> int:
     rows = batch.batch_size or BATCH_ROWS
     if not facts.has_text:
         return rows
-    return max(1, min(rows, (batch.max_num_batched_tokens or BATCH_TOKENS) // tokens))
+    return max(1, min(rows, (batch.max_num_batched_tokens or PLACES) // tokens))
 
 
 def _training(

@@ -20,7 +20,8 @@ FLOAT = 4
 TOKEN_BYTES = 4
 """Bytes of a token in the token table, and about of its text."""
 KERNELS_OF_A_LAYER = 60
-"""Operations that a step starts for a layer, forward and backward, with those of the optimizer."""
+"""Operations that a step starts for a layer, forward, backward and in the optimizer; a guess, which
+the weight of the term corrects on a CPU."""
 OPTIMIZER_TRAFFIC = 7
 MOMENTS = {"adamw": 2.0, "muon": 1.0}
 """Numbers that an optimizer keeps of a weight; Muon's matrices are most of a decoder."""
