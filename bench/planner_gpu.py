@@ -1,0 +1,208 @@
+"""Measures the configurations of `planner_gpu.yaml` on a GPU of this machine.
+
+`python -m bench.planner_gpu ROWS.csv [PREFIX]` trains them one after the other in one Ray Train
+worker, because the start of a worker takes longer than most of them, and exports those that ONNX
+Runtime serves. It writes a row for each quantity that was measured.
+"""
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.home import own_home
+from bench.planner_runs import COLUMNS, HERE, write_pipeline
+
+STEPS = 60
+"""Steps of a decoder's training."""
+HISTORY = "history.json"
+
+
+def configurations(prefix: str) -> list[dict[str, Any]]:
+    """Return the configurations of both lists whose names begin with `prefix`."""
+    lists = yaml.safe_load((HERE / "planner_gpu.yaml").read_text())
+    return [each for each in chain(*lists.values()) if each["name"].startswith(prefix)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration that is ready to be trained.
+
+    Attributes:
+        pipeline: its pipeline.
+        kind: kind of the model.
+        snapshot: its data.
+        prepared: its training.
+        work: what it asks of a machine.
+    """
+
+    pipeline: Any
+    kind: Any
+    snapshot: Any
+    prepared: Any
+    work: Any
+
+
+def prepare(configuration: Mapping[str, Any], installation: Any, folder: Path) -> Run:
+    """Ingest the data of a configuration, and prepare its training."""
+    from millrace.models.config.model_kind import kind_of_family
+    from millrace.models.config.pipeline_file import load_pipeline
+    from millrace.models.data import ingest
+    from millrace.tasks.kinds.steps import steps_of
+    from millrace.tasks.plan import facts_of_snapshot
+
+    file = write_pipeline(folder, configuration)
+    overrides = ["training.num_workers=1", "export.candidates=[onnx-fp32, onnx-fp16]"]
+    if configuration["family"] == "causal_lm":
+        overrides[1] = f"training.max_steps={STEPS}"
+    else:
+        overrides.append("serving.device=gpu")
+    pipeline = load_pipeline(file, overrides)
+    kind = kind_of_family(pipeline.model.family)
+    snapshot = ingest.ingest(pipeline, installation)
+    prepared = steps_of(kind).prepare(pipeline, installation, snapshot, _NamedRun(pipeline.name))
+    work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+    return Run(pipeline, kind, snapshot, prepared, work)
+
+
+@dataclass(frozen=True)
+class _NamedRun:
+    """What `prepare` needs of an MLflow run: a name for files."""
+
+    run_id: str
+
+
+def train_all(config: Mapping[str, Any]) -> None:
+    """Train every job on this worker, and write its checkpoint and its history into its folder."""
+    import torch
+
+    for job, folder in zip(config["jobs"], config["folders"], strict=True):
+        history: list[dict[str, Any]] = []
+
+        def keep(
+            metrics: dict[str, Any],
+            write: Any,
+            kept: list[dict[str, Any]] = history,
+            folder: Path = folder,
+        ) -> None:
+            kept.append(metrics)
+            if write is not None:
+                write(folder)
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        job.run(None, keep)
+        (folder / HISTORY).write_text(json.dumps(history))
+
+
+def train_on_ray(runs: Sequence[Run], folder: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
+    """Return the checkpoint folder and the history of each run."""
+    import ray
+    import ray.train
+    from ray.train.torch import TorchTrainer
+
+    folders = [folder / run.pipeline.name for run in runs]
+    for each in folders:
+        each.mkdir()
+    ray.init(log_to_driver=False)
+    has_gpu = ray.cluster_resources().get("GPU", 0) > 0
+    TorchTrainer(
+        train_all,
+        train_loop_config={"jobs": [run.prepared.job for run in runs], "folders": folders},
+        scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=has_gpu),
+        run_config=ray.train.RunConfig(name="planner", storage_path=str(folder)),
+    ).fit()
+    ray.shutdown()
+    return [(each, json.loads((each / HISTORY).read_text())) for each in folders]
+
+
+def measurements_of(
+    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], machines: Any, folder: Path
+) -> Iterator[tuple[str, float, Mapping[str, float]]]:
+    """Yield quantity, measurement and terms of a run."""
+    from millrace.models.planner.estimates import (
+        call_terms,
+        training_memory_terms,
+        training_step_terms,
+    )
+    from millrace.tasks.plan_record import memory_of, step_seconds_of
+
+    training, online = run.work.training, run.work.online
+    step = step_seconds_of(training, run.work.unit, history)
+    if step is not None:
+        yield "training_step", step, training_step_terms(training, machines)
+    peak = memory_of(history)
+    if peak is not None:
+        yield "training_memory", peak, training_memory_terms(training, online.engine)
+    if online.engine != "onnxruntime":
+        return
+    alone = replace(online, instances=1)
+    for candidate in candidates_of(run, checkpoint, history, folder):
+        variant = next(each for each in online.variants if each.name == candidate.name)
+        if candidate.speed is None:
+            sys.stderr.write(f"{run.pipeline.name} {candidate.name}: {candidate.reason}\n")
+            continue
+        full = call_terms(alone, variant, online.call_units, machines)
+        per_unit = {name: value / online.call_units for name, value in full.items()}
+        latency = candidate.speed.latency_ms / 1000
+        yield "online_call", latency, call_terms(alone, variant, 1, machines)
+        yield "online_unit", 1 / candidate.speed.per_second, per_unit
+
+
+def candidates_of(
+    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], folder: Path
+) -> list[Any]:
+    """Export the trained model, and measure the candidates on the GPU."""
+    from millrace.models.common.installation import Installation
+    from millrace.tasks.kinds.steps import Trained, steps_of
+
+    place = folder / f"{run.pipeline.name}-export"
+    place.mkdir()
+    installation = Installation(folder, "", "")
+    trained = Trained(run.prepared, checkpoint, tuple(dict(each) for each in history), ())
+    export = steps_of(run.kind).export(run.pipeline, installation, run.snapshot, trained, place)
+    return list(export.candidates())
+
+
+def main(target: Path, prefix: str = "") -> None:
+    """Measure the configurations, and write a row for each quantity."""
+    with (
+        own_home() as installation,
+        tempfile.TemporaryDirectory() as name,
+        target.open("w", newline="") as file,
+    ):
+        import torch
+
+        from millrace.models.planner.catalogue import Machines, device_named
+
+        installation.prepared()
+        folder, rows = Path(name), csv.writer(file)
+        rows.writerow((*COLUMNS, "device"))
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+        device = device_named(gpu)
+        if device is None:
+            raise SystemExit(f"the catalogue has no {gpu}")
+        machines = Machines(gpu, device)
+        runs = [prepare(each, installation, folder) for each in configurations(prefix)]
+        trained = train_on_ray(runs, folder)
+        for run, (checkpoint, history) in zip(runs, trained, strict=True):
+            for quantity, value, terms in measurements_of(
+                run, checkpoint, history, machines, folder
+            ):
+                words = json.dumps({each: float(f"{v:.5g}") for each, v in terms.items()})
+                known = (quantity, run.pipeline.name, run.kind.name, f"{value:.6g}", words)
+                rows.writerow((*known, device.chip))
+                sys.stdout.write(f"{run.pipeline.name} {quantity} {value:.5g}\n")
+            file.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:3])
