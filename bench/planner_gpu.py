@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def prepare(configuration: Mapping[str, Any], installation: Any, folder: Path) -
     pipeline = load_pipeline(file, overrides)
     kind = kind_of_family(pipeline.model.family)
     snapshot = ingest.ingest(pipeline, installation)
-    prepared = steps_of(kind).prepare(pipeline, installation, snapshot, _NamedRun(pipeline.name))
+    named: Any = _NamedRun(pipeline.name)
+    prepared = steps_of(kind).prepare(pipeline, installation, snapshot, named)
     work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
     return Run(pipeline, kind, snapshot, prepared, work)
 
@@ -80,27 +82,30 @@ class _NamedRun:
 
 
 def train_all(config: Mapping[str, Any]) -> None:
-    """Train every job on this worker, and write its checkpoint and its history into its folder."""
+    """Train every job on this worker, and write its history into its folder.
+
+    A network's checkpoint too, which is exported; that of a decoder would be gigabytes.
+    """
     import torch
+
+    from millrace.models.training.network_job import NetworkJob
 
     for job, folder in zip(config["jobs"], config["folders"], strict=True):
         history: list[dict[str, Any]] = []
-
-        def keep(
-            metrics: dict[str, Any],
-            write: Any,
-            kept: list[dict[str, Any]] = history,
-            folder: Path = folder,
-        ) -> None:
-            kept.append(metrics)
-            if write is not None:
-                write(folder)
-
+        keep = partial(_keep, history, folder if isinstance(job, NetworkJob) else None)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         job.run(None, keep)
         (folder / HISTORY).write_text(json.dumps(history))
+
+
+def _keep(
+    history: list[dict[str, Any]], folder: Path | None, metrics: dict[str, Any], write: Any
+) -> None:
+    history.append(metrics)
+    if write is not None and folder is not None:
+        write(folder)
 
 
 def train_on_ray(runs: Sequence[Run], folder: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
@@ -109,39 +114,49 @@ def train_on_ray(runs: Sequence[Run], folder: Path) -> list[tuple[Path, list[dic
     import ray.train
     from ray.train.torch import TorchTrainer
 
+    from millrace.models.training.workers import scaling_config
+
     folders = [folder / run.pipeline.name for run in runs]
     for each in folders:
         each.mkdir()
-    ray.init(log_to_driver=False)
-    has_gpu = ray.cluster_resources().get("GPU", 0) > 0
+    ray.init(log_to_driver=False, include_dashboard=False)
     TorchTrainer(
         train_all,
         train_loop_config={"jobs": [run.prepared.job for run in runs], "folders": folders},
-        scaling_config=ray.train.ScalingConfig(num_workers=1, use_gpu=has_gpu),
+        scaling_config=scaling_config(1),
         run_config=ray.train.RunConfig(name="planner", storage_path=str(folder)),
     ).fit()
     ray.shutdown()
     return [(each, json.loads((each / HISTORY).read_text())) for each in folders]
 
 
-def measurements_of(
-    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], machines: Any, folder: Path
-) -> Iterator[tuple[str, float, Mapping[str, float]]]:
-    """Yield quantity, measurement and terms of a run."""
-    from millrace.models.planner.estimates import (
-        call_terms,
-        training_memory_terms,
-        training_step_terms,
-    )
+Measured = tuple[str, float, Mapping[str, float]]
+"""Quantity, measurement and terms."""
+
+
+def trained_measures(
+    run: Run, history: Sequence[Mapping[str, Any]], machines: Any
+) -> Iterator[Measured]:
+    """Yield what a training measured."""
+    from millrace.models.planner.estimates import training_memory_terms, training_step_terms
     from millrace.tasks.plan_record import memory_of, step_seconds_of
 
-    training, online = run.work.training, run.work.online
+    training = run.work.training
     step = step_seconds_of(training, run.work.unit, history)
     if step is not None:
         yield "training_step", step, training_step_terms(training, machines)
     peak = memory_of(history)
     if peak is not None:
-        yield "training_memory", peak, training_memory_terms(training, online.engine)
+        yield "training_memory", peak, training_memory_terms(training, run.work.online.engine)
+
+
+def served_measures(
+    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], machines: Any, folder: Path
+) -> Iterator[Measured]:
+    """Export a network, and yield what its variants measured."""
+    from millrace.models.planner.estimates import call_terms
+
+    online = run.work.online
     if online.engine != "onnxruntime":
         return
     alone = replace(online, instances=1)
@@ -191,17 +206,21 @@ def main(target: Path, prefix: str = "") -> None:
         if device is None:
             raise SystemExit(f"the catalogue has no {gpu}")
         machines = Machines(gpu, device)
-        runs = [prepare(each, installation, folder) for each in configurations(prefix)]
-        trained = train_on_ray(runs, folder)
-        for run, (checkpoint, history) in zip(runs, trained, strict=True):
-            for quantity, value, terms in measurements_of(
-                run, checkpoint, history, machines, folder
-            ):
+
+        def write(run: Run, measured: Iterator[Measured]) -> None:
+            for quantity, value, terms in measured:
                 words = json.dumps({each: float(f"{v:.5g}") for each, v in terms.items()})
                 known = (quantity, run.pipeline.name, run.kind.name, f"{value:.6g}", words)
                 rows.writerow((*known, device.chip))
                 sys.stdout.write(f"{run.pipeline.name} {quantity} {value:.5g}\n")
             file.flush()
+
+        runs = [prepare(each, installation, folder) for each in configurations(prefix)]
+        trained = train_on_ray(runs, folder)
+        for run, (_, history) in zip(runs, trained, strict=True):
+            write(run, trained_measures(run, history, machines))
+        for run, (checkpoint, history) in zip(runs, trained, strict=True):
+            write(run, served_measures(run, checkpoint, history, machines, folder))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
     rank, spec = context.get_world_rank(), job.training
     _seed(spec.seed + rank)
     device, objective = ray.train.torch.get_device(), objective_of(job.encoding)
+    # cuDNN's attention makes a plan for each shape, and batches of texts have many shapes.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     learner = NetworkLearner(job, objective, device)
     state = TrainState() if start is None else learner.restore(start)
     began_at = state.epoch
