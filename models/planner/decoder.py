@@ -71,6 +71,8 @@ class Decoder:
         final_norm: whether a norm follows the last layer.
         experts: the experts; None: every layer has one MLP.
         latent: latent attention; None: ordinary keys and values.
+        window: tokens that a layer with a sliding window attends to at most; 0: no layer has one.
+        window_layers: number of layers with a sliding window.
     """
 
     layers: int
@@ -90,6 +92,8 @@ class Decoder:
     final_norm: bool = True
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    window: int = 0
+    window_layers: int = 0
 
     @property
     def parameters(self) -> int:
@@ -130,6 +134,17 @@ class Decoder:
             return self.layers * (self.latent.kv_rank + self.latent.rope_width)
         return 2 * self.layers * self.kv_heads * self.head_width
 
+    def attended_layer_tokens(self, context: float) -> float:
+        """Return the tokens that a new token attends to, summed over the layers.
+
+        L·context, and in a layer with a sliding window no more than the window.
+
+        Args:
+            context: tokens before it.
+        """
+        full = self.layers - self.window_layers
+        return full * context + self.window_layers * min(context, self.window)
+
     @property
     def score_width(self) -> float:
         """Width of the products of attention, of which a token has two for each token before it.
@@ -146,12 +161,13 @@ class Decoder:
         """Return the operations of the forward pass per token.
 
         2 per parameter in a matrix product, and 4·L·heads·d·context for attention, which is
-        counted without the causal mask (PaLM, 2204.02311, appendix B).
+        counted without the causal mask (PaLM, 2204.02311, appendix B); with a sliding window less.
 
         Args:
             context: tokens that each token attends to.
         """
-        return 2.0 * self.matrix_parameters + 4.0 * self.layers * self.score_width * context
+        attended = self.attended_layer_tokens(context)
+        return 2.0 * self.matrix_parameters + 4.0 * self.score_width * attended
 
     def kv_bytes_per_token(self, width: float = 2.0) -> float:
         """Return the bytes of the KV cache of a token.
@@ -258,6 +274,7 @@ def decoder_from_config(config: Mapping[str, Any], name: str = "the configuratio
     head_width = config.get("head_dim") or hidden // heads
     inner = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     intermediate = _first(config, inner) or 4 * hidden
+    window, window_layers = _window_of(config)
     return Decoder(
         layers=sizes["layers"],
         hidden=hidden,
@@ -275,6 +292,8 @@ def decoder_from_config(config: Mapping[str, Any], name: str = "the configuratio
         query_key_norm=kind in _QUERY_KEY_NORM,
         experts=_experts_of(config, int(intermediate)),
         latent=_latent_of(config),
+        window=window,
+        window_layers=window_layers,
     )
 
 
@@ -354,3 +373,10 @@ def _latent_of(config: Mapping[str, Any]) -> LatentAttention | None:
         value_width=int(config["v_head_dim"]),
         query_rank=int(config["q_lora_rank"]) if config.get("q_lora_rank") else None,
     )
+
+
+def _window_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the sliding window and the number of layers with it, which `layer_types` names."""
+    layers = list(config.get("layer_types") or ()).count("sliding_attention")
+    window = int(config.get("sliding_window") or 0)
+    return (window, layers) if window and layers else (0, 0)

@@ -9,47 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millrace.models.planner.catalogue import shipped_devices
-from millrace.models.planner.decoder import Decoder, decoder_from_config
 from millrace.models.planner.fit import Fit, fit_terms
+from millrace.models.planner.published_decoders import DECODERS
 from millrace.models.planner.published_training import read_rows
 from millrace.models.planner.serving_time import TERMS, ServingLoad, token_terms
-
-_LLAMA = {"model_type": "llama", "vocab_size": 128_256, "tie_word_embeddings": False}
-DECODERS: dict[str, Decoder] = {
-    "llama-3.1-8b": decoder_from_config(
-        {
-            **_LLAMA,
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 14_336,
-        }
-    ),
-    "llama-3.1-70b": decoder_from_config(
-        {
-            **_LLAMA,
-            "num_hidden_layers": 80,
-            "hidden_size": 8192,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "intermediate_size": 28_672,
-        }
-    ),
-    "qwen3-32b": decoder_from_config(
-        {
-            "model_type": "qwen3",
-            "num_hidden_layers": 64,
-            "hidden_size": 5120,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "intermediate_size": 25_600,
-            "vocab_size": 151_936,
-            "tie_word_embeddings": False,
-        }
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -87,6 +50,15 @@ HELD_OUT: dict[str, Callable[[MeasuredLoad], str]] = {
 
 def dense_loads() -> list[MeasuredLoad]:
     """Return the measured loads of decoders without experts."""
+    return _read_loads("serving_dense.csv")
+
+
+def expert_loads() -> list[MeasuredLoad]:
+    """Return the measured loads of decoders with experts."""
+    return _read_loads("serving_experts.csv")
+
+
+def _read_loads(name: str) -> list[MeasuredLoad]:
     return [
         MeasuredLoad(
             row["model"],
@@ -103,7 +75,7 @@ def dense_loads() -> list[MeasuredLoad]:
             tpot=float(row["tpot_ms"]) / 1000,
             ttft=float(row["ttft_ms"]) / 1000,
         )
-        for row in read_rows("serving_dense.csv")
+        for row in read_rows(name)
     ]
 
 

@@ -112,6 +112,17 @@ def test_grouped_queries_keep_a_smaller_cache():
     assert decoder.kv_bytes_per_token() == 4 * grouped.kv_bytes_per_token()
 
 
+def test_a_sliding_window_bounds_what_a_token_attends_to():
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = {"model_type": "gpt_oss", "sliding_window": 10, "layer_types": layers}
+    windowed = decoder_from_config(GROUPED | config)
+    plain = decoder_from_config(GROUPED | {"model_type": "gpt_oss"})
+    assert windowed.attended_layer_tokens(4) == plain.attended_layer_tokens(4) == 12
+    assert windowed.attended_layer_tokens(100) == 100 + 2 * 10
+    less = plain.forward_flops(100) - windowed.forward_flops(100)
+    assert less == 4 * 64 * 2 * (100 - 10)
+
+
 def test_a_configuration_without_a_size_is_refused():
     config = {key: value for key, value in SMALL.items() if key != "hidden_size"}
     with pytest.raises(InputError, match="does not say hidden_size") as error:

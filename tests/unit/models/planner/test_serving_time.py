@@ -6,8 +6,8 @@ from statistics import median
 import pytest
 
 from millrace.models.planner.catalogue import shipped_devices
+from millrace.models.planner.published_decoders import DECODERS
 from millrace.models.planner.published_serving import (
-    DECODERS,
     HELD_OUT,
     dense_loads,
     estimate_held_out,
