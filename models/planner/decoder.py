@@ -124,6 +124,16 @@ class Decoder:
         return matrices + self.vocabulary * self.hidden - self._idle_experts(biases=False)
 
     @property
+    def attention_parameters(self) -> int:
+        """Number of parameters in the matrices of attention, over all layers."""
+        return self.layers * self._attention_matrices()
+
+    @property
+    def expert_layers(self) -> int:
+        """Number of layers that have experts."""
+        return 0 if self.experts is None else self.layers - self.experts.dense_layers
+
+    @property
     def kv_numbers_per_token(self) -> int:
         """Numbers that the KV cache holds for a token, over all layers.
 
@@ -177,11 +187,18 @@ class Decoder:
         """
         return self.kv_numbers_per_token * width
 
+    def cache_split(self, tensor_parallel: int) -> int:
+        """Return into how many parts tensor parallel devices split the KV cache.
+
+        A device keeps whole heads of keys and values; latent attention has one for all heads.
+        """
+        return min(tensor_parallel, 1 if self.latent is not None else self.kv_heads)
+
     def _mlps(self) -> tuple[tuple[int, int], ...]:
         """Return the widths of the MLPs, and how many MLPs have each."""
         if self.experts is None:
             return ((self.intermediate, self.layers),)
-        experts, sparse = self.experts, self.layers - self.experts.dense_layers
+        experts, sparse = self.experts, self.expert_layers
         dense = (self.intermediate, experts.dense_layers)
         shared = (experts.shared_width, sparse if experts.shared_width else 0)
         return (dense, (experts.width, experts.count * sparse), shared)
@@ -192,7 +209,7 @@ class Decoder:
             return 0
         experts = self.experts
         count = self._mlp_parameters if biases else self._mlp_matrices
-        idle = (experts.count - experts.per_token) * (self.layers - experts.dense_layers)
+        idle = (experts.count - experts.per_token) * self.expert_layers
         return count(experts.width) * idle
 
     def _mlp_matrices(self, width: int) -> int:
@@ -205,12 +222,11 @@ class Decoder:
     def _router_matrices(self) -> int:
         if self.experts is None:
             return 0
-        return (self.layers - self.experts.dense_layers) * self.hidden * self.experts.count
+        return self.expert_layers * self.hidden * self.experts.count
 
     def _router(self) -> int:
         biases = self.experts.count if self.experts is not None and self.biases == "all" else 0
-        sparse = self.layers - (self.experts.dense_layers if self.experts else 0)
-        return self._router_matrices() + sparse * biases
+        return self._router_matrices() + self.expert_layers * biases
 
     def _attention_matrices(self) -> int:
         if self.latent is not None:
