@@ -1,6 +1,7 @@
 """The sizes of the decoders whose published times the planner is fitted on."""
 
-from millrace.models.planner.decoder import Decoder, decoder_from_config
+from millrace.models.planner.decoder import Decoder
+from millrace.models.planner.decoder_config import decoder_from_config
 
 _LLAMA = {"model_type": "llama", "vocab_size": 128_256, "tie_word_embeddings": False}
 _DEEPSEEK = {

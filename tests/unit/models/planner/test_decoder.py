@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from millrace.models.common.errors import InputError
-from millrace.models.planner.decoder import decoder_from_config
+from millrace.models.planner.decoder_config import decoder_from_config
 from millrace.models.planner.roofline import read_parameters
 
 SMALL = {
