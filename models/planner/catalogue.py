@@ -27,11 +27,11 @@ COMPUTED_IN: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16", "fp32"),
     "fp8": ("fp8", "bf16", "fp16", "fp32"),
     "int8": ("int8", "bf16", "fp16", "fp32"),
-    "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
+    "fp4": ("fp4", "bf16", "fp16", "fp32"),
     "int4": ("bf16", "fp16", "fp32"),
 }
 """The rates that count for a data type, best first: a device without it computes in a wider one.
-Weights in int4 are multiplied in 16 bits."""
+Weights in int4 are multiplied in 16 bits, and so are those in fp4 on a device without it."""
 
 
 class Price(Spec):

@@ -16,13 +16,18 @@ from millrace.models.planner.quantity import (
 )
 from millrace.models.planner.roofline import prefill_work
 from millrace.models.planner.serving_memory import ServingMemory, bytes_of_type
-from millrace.models.planner.serving_time import ServingLoad, token_terms
+from millrace.models.planner.serving_time import ServingLoad, first_token_terms, token_terms
 from millrace.models.planner.work import Generation, ServingWork, Variant, Work
 
 RUNTIME_BYTES = 3.5 * 2**30
 """Memory of a GPU that a serving runtime takes beside weights and cache, as AISimulate's system
 files reserve it."""
-FITTED = "fitted on 1,047 published rows of AISimulate: docs/planner.md"
+FITTED_ON: Mapping[str, str] = {
+    "token_time": "of decoders without experts",
+    "expert_token_time": "of decoders with experts and without",
+    "first_token_time": "with vLLM",
+}
+"""The published rows that each fit of `fits.yaml` is made on, in words."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def generation_quantities(
     replicas = max(1, stage.machines.count // generation.tensor_parallel)
     rate = _rate(generation, replicas, between)
     per_token = decoder.kv_bytes_per_token(bytes_of_type(generation.kv_data_type))
-    room = memory_of(generation, variant, device, per_token)
+    copies = generation.tensor_parallel / decoder.cache_split(generation.tensor_parallel)
+    room = memory_of(generation, variant, device, per_token * copies)
     moved = (serving.input_bytes + serving.output_bytes) * rate.value
     return {
         "memory": (
@@ -130,14 +136,32 @@ def time_between_tokens(stage: Stage, generation: Generation) -> Quantity:
         step = Estimate(unit.value * streams, (unit.low or 0) * streams, (unit.high or 0) * streams)
         formula = f"{streams} streams x ({unit.formula})"
         return estimated(words, step, "seconds", formula, unit.source)
-    fit, load = published_fit("token_time"), load_of(stage, generation)
-    terms = token_terms(load, stage.machines.device)
+    terms = token_terms(load_of(stage, generation), stage.machines.device)
+    name = "token_time" if generation.decoder.experts is None else "expert_token_time"
+    return _published_time(words, name, terms, load_of(stage, generation))
+
+
+def _published_time(
+    words: str, name: str, terms: Mapping[str, float], load: ServingLoad
+) -> Quantity:
+    """Return a time on GPUs by a fit on published rows.
+
+    Args:
+        words: what it is.
+        name: the fit's name.
+        terms: the values of its terms.
+        load: the load.
+    """
+    fit = published_fit(name)
     formula = " + ".join(
-        f"{name.replace('_', ' ')} {format_value(weight * terms[name], 'seconds')}"
-        for name, weight in fit.weights.items()
-        if weight * terms[name]
+        f"{term.replace('_', ' ')} {format_value(weight * terms[term], 'seconds')}"
+        for term, weight in fit.weights.items()
+        if weight * terms[term]
     )
-    return estimated(words, fit.estimate(terms, load.described), "seconds", formula, FITTED)
+    source = (
+        f"fitted on {fit.rows:,} published rows {FITTED_ON[name]}, of AISimulate: docs/planner.md"
+    )
+    return estimated(words, fit.estimate(terms, load.described), "seconds", formula, source)
 
 
 def _rate(generation: Generation, replicas: int, between: Quantity) -> Quantity:
@@ -156,8 +180,17 @@ def _rate(generation: Generation, replicas: int, between: Quantity) -> Quantity:
 
 
 def _first_token(stage: Stage, generation: Generation) -> Quantity:
-    """Return the time of reading one prompt, which a request waits for at least."""
+    """Return the mean time until a request gets its first token.
+
+    On GPUs it is estimated by the published rows of vLLM, which Millrace uses there; on this
+    machine it is the time of reading one prompt, which a request waits for at least.
+    """
     device, split = stage.machines.device, generation.tensor_parallel
+    if not device.is_cpu:
+        load = load_of(stage, generation)
+        terms = first_token_terms(load, device)
+        words = "to the first token (TTFT), with all streams busy"
+        return _published_time(words, "first_token_time", terms, load)
     width, tokens = bytes_of_type(stage.variant.data_type), generation.prompt_tokens
     prompt = prefill_work(generation.decoder, tokens, tokens / 2, width)
     rate = device.rate(stage.variant.data_type) * split
@@ -188,7 +221,7 @@ def _memory(generation: Generation, variant: Variant, device: Device) -> Quantit
     runtime = 0.0 if device.is_cpu else RUNTIME_BYTES
     parts = {
         "weights": variant.weight_bytes / split,
-        "KV cache": generation.cache_bytes / split,
+        "KV cache": generation.cache_bytes / generation.decoder.cache_split(split),
         "runtime": runtime,
     }
     formula = " + ".join(f"{name} {format_value(n, 'bytes')}" for name, n in parts.items() if n)

@@ -1,10 +1,7 @@
 """The sizes of a decoder, and what follows from them: parameters, operations, KV cache."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from millrace.models.common.errors import InputError
+from typing import Literal
 
 Biases = Literal["none", "qkv", "attention", "all"]
 """Which matrices have a bias: none, queries with keys and values, those of attention, or all."""
@@ -71,6 +68,8 @@ class Decoder:
         final_norm: whether a norm follows the last layer.
         experts: the experts; None: every layer has one MLP.
         latent: latent attention; None: ordinary keys and values.
+        window: tokens that a layer with a sliding window attends to at most; 0: no layer has one.
+        window_layers: number of layers with a sliding window.
     """
 
     layers: int
@@ -90,6 +89,8 @@ class Decoder:
     final_norm: bool = True
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    window: int = 0
+    window_layers: int = 0
 
     @property
     def parameters(self) -> int:
@@ -120,6 +121,16 @@ class Decoder:
         return matrices + self.vocabulary * self.hidden - self._idle_experts(biases=False)
 
     @property
+    def attention_parameters(self) -> int:
+        """Number of parameters in the matrices of attention, over all layers."""
+        return self.layers * self._attention_matrices()
+
+    @property
+    def expert_layers(self) -> int:
+        """Number of layers that have experts."""
+        return 0 if self.experts is None else self.layers - self.experts.dense_layers
+
+    @property
     def kv_numbers_per_token(self) -> int:
         """Numbers that the KV cache holds for a token, over all layers.
 
@@ -129,6 +140,14 @@ class Decoder:
         if self.latent is not None:
             return self.layers * (self.latent.kv_rank + self.latent.rope_width)
         return 2 * self.layers * self.kv_heads * self.head_width
+
+    def attended_layer_tokens(self, context: float) -> float:
+        """Return the tokens that a token after `context` others attends to, over all layers.
+
+        L·context, and in a layer with a sliding window no more than the window.
+        """
+        full = self.layers - self.window_layers
+        return full * context + self.window_layers * min(context, self.window)
 
     @property
     def score_width(self) -> float:
@@ -146,12 +165,13 @@ class Decoder:
         """Return the operations of the forward pass per token.
 
         2 per parameter in a matrix product, and 4·L·heads·d·context for attention, which is
-        counted without the causal mask (PaLM, 2204.02311, appendix B).
+        counted without the causal mask (PaLM, 2204.02311, appendix B); with a sliding window less.
 
         Args:
             context: tokens that each token attends to.
         """
-        return 2.0 * self.matrix_parameters + 4.0 * self.layers * self.score_width * context
+        attended = self.attended_layer_tokens(context)
+        return 2.0 * self.matrix_parameters + 4.0 * self.score_width * attended
 
     def kv_bytes_per_token(self, width: float = 2.0) -> float:
         """Return the bytes of the KV cache of a token.
@@ -161,11 +181,18 @@ class Decoder:
         """
         return self.kv_numbers_per_token * width
 
+    def cache_split(self, tensor_parallel: int) -> int:
+        """Return into how many parts tensor parallel devices split the KV cache.
+
+        A device keeps whole heads of keys and values; latent attention has one for all heads.
+        """
+        return min(tensor_parallel, 1 if self.latent is not None else self.kv_heads)
+
     def _mlps(self) -> tuple[tuple[int, int], ...]:
         """Return the widths of the MLPs, and how many MLPs have each."""
         if self.experts is None:
             return ((self.intermediate, self.layers),)
-        experts, sparse = self.experts, self.layers - self.experts.dense_layers
+        experts, sparse = self.experts, self.expert_layers
         dense = (self.intermediate, experts.dense_layers)
         shared = (experts.shared_width, sparse if experts.shared_width else 0)
         return (dense, (experts.width, experts.count * sparse), shared)
@@ -176,7 +203,7 @@ class Decoder:
             return 0
         experts = self.experts
         count = self._mlp_parameters if biases else self._mlp_matrices
-        idle = (experts.count - experts.per_token) * (self.layers - experts.dense_layers)
+        idle = (experts.count - experts.per_token) * self.expert_layers
         return count(experts.width) * idle
 
     def _mlp_matrices(self, width: int) -> int:
@@ -189,12 +216,11 @@ class Decoder:
     def _router_matrices(self) -> int:
         if self.experts is None:
             return 0
-        return (self.layers - self.experts.dense_layers) * self.hidden * self.experts.count
+        return self.expert_layers * self.hidden * self.experts.count
 
     def _router(self) -> int:
         biases = self.experts.count if self.experts is not None and self.biases == "all" else 0
-        sparse = self.layers - (self.experts.dense_layers if self.experts else 0)
-        return self._router_matrices() + sparse * biases
+        return self._router_matrices() + self.expert_layers * biases
 
     def _attention_matrices(self) -> int:
         if self.latent is not None:
@@ -220,137 +246,3 @@ class Decoder:
             small += (self.heads + 2 * self.kv_heads) * self.head_width
             small += self.hidden if self.biases in ("attention", "all") else 0
         return self._attention_matrices() + small
-
-
-NAMES = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "vocabulary": ("vocab_size",),
-}
-"""Sizes that a transformers configuration must have, and their keys there."""
-UNGATED = ("gpt2", "gpt_neox", "opt", "phi", "falcon", "gptj", "gpt_bigcode", "bloom", "starcoder2")
-"""`model_type` of decoders whose MLPs have no gate."""
-WITH_LAYER_NORM = (*UNGATED, "stablelm", "cohere")
-_BIASES: dict[str, Biases] = {
-    **dict.fromkeys(("gpt2", "gpt_neox", "opt", "phi", "bloom", "gpt_bigcode"), "all"),
-    **dict.fromkeys(("qwen2", "qwen2_moe"), "qkv"),
-    "gpt_oss": "all",
-}
-_QUERY_KEY_NORM = ("qwen3", "qwen3_moe")
-_FOUR_NORMS = ("gemma2", "gemma3_text")
-
-
-def decoder_from_config(config: Mapping[str, Any], name: str = "the configuration") -> Decoder:
-    """Return the sizes in a transformers configuration.
-
-    Args:
-        config: the configuration, as `config.json` has it.
-        name: what the configuration is called in an error.
-
-    Raises:
-        InputError: a size is missing or is not a positive whole number, or the model is not a
-            decoder.
-    """
-    sizes = {size: _size(config, keys, name) for size, keys in NAMES.items()}
-    kind = str(config.get("model_type", ""))
-    hidden, heads = sizes["hidden"], sizes["heads"]
-    head_width = config.get("head_dim") or hidden // heads
-    inner = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-    intermediate = _first(config, inner) or 4 * hidden
-    return Decoder(
-        layers=sizes["layers"],
-        hidden=hidden,
-        heads=heads,
-        vocabulary=sizes["vocabulary"],
-        kv_heads=_kv_heads(config, kind, heads),
-        head_width=int(head_width),
-        intermediate=int(intermediate),
-        gated=kind not in UNGATED,
-        tied=bool(config.get("tie_word_embeddings", True)),
-        positions=_positions(config, kind),
-        biases=_biases_of(config, kind),
-        norms=1 if kind in ("phi", "falcon") else 4 if kind in _FOUR_NORMS else 2,
-        norm_bias=kind in WITH_LAYER_NORM,
-        query_key_norm=kind in _QUERY_KEY_NORM,
-        experts=_experts_of(config, int(intermediate)),
-        latent=_latent_of(config),
-    )
-
-
-def _size(config: Mapping[str, Any], keys: tuple[str, ...], name: str) -> int:
-    """Return a size that must be there."""
-    value = _first(config, keys)
-    if value is None:
-        raise InputError(
-            f"{name} does not say {keys[0]}",
-            seen=", ".join(sorted(map(str, config))[:20]) or "no keys",
-            valid=" or ".join(keys),
-            hint="use the config.json of a transformers decoder",
-        )
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(
-            f"{name}: {keys[0]} is not a positive whole number",
-            seen=repr(value),
-            valid="1 or more",
-        )
-    return value
-
-
-def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((config[key] for key in keys if config.get(key) is not None), None)
-
-
-def _kv_heads(config: Mapping[str, Any], kind: str, heads: int) -> int:
-    if (
-        kind == "falcon"
-        and config.get("multi_query")
-        and not config.get("new_decoder_architecture")
-    ):
-        return 1
-    return int(_first(config, ("num_key_value_heads", "num_kv_heads", "n_head_kv")) or heads)
-
-
-def _positions(config: Mapping[str, Any], kind: str) -> int:
-    if kind in ("gpt2", "gpt_bigcode"):
-        return int(_first(config, ("n_positions", "max_position_embeddings")) or 0)
-    # OPT keeps two rows free before the first position.
-    return int(config["max_position_embeddings"]) + 2 if kind == "opt" else 0
-
-
-def _biases_of(config: Mapping[str, Any], kind: str) -> Biases:
-    if kind in _BIASES:
-        return _BIASES[kind]
-    if config.get("mlp_bias"):
-        return "all"
-    return "attention" if config.get("attention_bias") else "none"
-
-
-def _experts_of(config: Mapping[str, Any], intermediate: int) -> Experts | None:
-    count = _first(config, ("num_local_experts", "n_routed_experts", "num_experts"))
-    per_token = _first(config, ("num_experts_per_tok", "experts_per_token"))
-    if not count or not per_token:
-        return None
-    width = int(config.get("moe_intermediate_size") or intermediate)
-    shared = config.get("shared_expert_intermediate_size")
-    if shared is None:
-        shared = (config.get("n_shared_experts") or 0) * width
-    return Experts(
-        count=int(count),
-        per_token=int(per_token),
-        width=width,
-        shared_width=int(shared),
-        dense_layers=int(config.get("first_k_dense_replace") or 0),
-    )
-
-
-def _latent_of(config: Mapping[str, Any]) -> LatentAttention | None:
-    if not config.get("kv_lora_rank"):
-        return None
-    return LatentAttention(
-        kv_rank=int(config["kv_lora_rank"]),
-        rope_width=int(config["qk_rope_head_dim"]),
-        nope_width=int(config["qk_nope_head_dim"]),
-        value_width=int(config["v_head_dim"]),
-        query_rank=int(config["q_lora_rank"]) if config.get("q_lora_rank") else None,
-    )

@@ -7,7 +7,7 @@ interval from the errors on rows that the weights were not fitted on.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,7 @@ def fit_terms(
     groups: Sequence[Hashable] | None = None,
     described: Sequence[Mapping[str, float]] = (),
     robust: bool = False,
+    estimated: Collection[int] | None = None,
 ) -> Fit:
     """Fit the weights of terms by non-negative least squares on relative errors.
 
@@ -104,6 +105,8 @@ def fit_terms(
             itself.
         described: what describes each row; gives the fitted region.
         robust: weigh large errors less: sum of absolute relative errors, by reweighting.
+        estimated: numbers of the measurements like those that will be estimated, whose errors give
+            the interval; None: all.
     """
     import numpy as np
 
@@ -111,7 +114,9 @@ def fit_terms(
     times = np.asarray(measured, dtype=float)
     weights = _solve(values / times[:, None], robust)
     errors = cross_validated(rows, measured, names, groups=groups, robust=robust)
-    low, high = interval_of(list(errors.values()))
+    low, high = interval_of(
+        [ratio for row, ratio in errors.items() if estimated is None or row in estimated]
+    )
     keys = described[0] if described else ()
     region = {key: (min(d[key] for d in described), max(d[key] for d in described)) for key in keys}
     fitted = dict(zip(names, map(float, weights), strict=True))

@@ -7,49 +7,20 @@ interval, any other row of that name.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from millrace.models.planner.catalogue import shipped_devices
-from millrace.models.planner.decoder import Decoder, decoder_from_config
+from millrace.models.planner.catalogue import Device, shipped_devices
 from millrace.models.planner.fit import Fit, fit_terms
+from millrace.models.planner.published_decoders import DECODERS
 from millrace.models.planner.published_training import read_rows
-from millrace.models.planner.serving_time import TERMS, ServingLoad, token_terms
-
-_LLAMA = {"model_type": "llama", "vocab_size": 128_256, "tie_word_embeddings": False}
-DECODERS: dict[str, Decoder] = {
-    "llama-3.1-8b": decoder_from_config(
-        {
-            **_LLAMA,
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 14_336,
-        }
-    ),
-    "llama-3.1-70b": decoder_from_config(
-        {
-            **_LLAMA,
-            "num_hidden_layers": 80,
-            "hidden_size": 8192,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "intermediate_size": 28_672,
-        }
-    ),
-    "qwen3-32b": decoder_from_config(
-        {
-            "model_type": "qwen3",
-            "num_hidden_layers": 64,
-            "hidden_size": 5120,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "intermediate_size": 25_600,
-            "vocab_size": 151_936,
-            "tie_word_embeddings": False,
-        }
-    ),
-}
+from millrace.models.planner.serving_time import (
+    EXPERT_TERMS,
+    FIRST_TOKEN_TERMS,
+    TERMS,
+    ServingLoad,
+    first_token_terms,
+    token_terms,
+)
 
 
 @dataclass(frozen=True)
@@ -72,11 +43,6 @@ class MeasuredLoad:
     tpot: float
     ttft: float
 
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of its time between two tokens."""
-        return token_terms(self.load, shipped_devices()[self.device])
-
 
 HELD_OUT: dict[str, Callable[[MeasuredLoad], str]] = {
     "model": lambda row: row.model,
@@ -87,6 +53,15 @@ HELD_OUT: dict[str, Callable[[MeasuredLoad], str]] = {
 
 def dense_loads() -> list[MeasuredLoad]:
     """Return the measured loads of decoders without experts."""
+    return _read_loads("serving_dense.csv")
+
+
+def expert_loads() -> list[MeasuredLoad]:
+    """Return the measured loads of decoders with experts."""
+    return _read_loads("serving_experts.csv")
+
+
+def _read_loads(name: str) -> list[MeasuredLoad]:
     return [
         MeasuredLoad(
             row["model"],
@@ -103,26 +78,73 @@ def dense_loads() -> list[MeasuredLoad]:
             tpot=float(row["tpot_ms"]) / 1000,
             ttft=float(row["ttft_ms"]) / 1000,
         )
-        for row in read_rows("serving_dense.csv")
+        for row in read_rows(name)
     ]
 
 
-def fit_token_time(
-    measured: Sequence[MeasuredLoad], belongs_to: Callable[[MeasuredLoad], str]
+@dataclass(frozen=True)
+class ServedTime:
+    """A time of served decoders, and the published rows that it is fitted on.
+
+    Attributes:
+        names: names of its terms.
+        terms: the terms of a load on a device.
+        measure: the published time of a row, in seconds.
+        rows: the rows that it is fitted on.
+        is_estimated: whether a row is like those that the fit is for. Their errors give the
+            interval, and they span the region.
+    """
+
+    names: tuple[str, ...]
+    terms: Callable[[ServingLoad, Device], dict[str, float]]
+    measure: Callable[[MeasuredLoad], float]
+    rows: Callable[[], list[MeasuredLoad]]
+    is_estimated: Callable[[MeasuredLoad], bool] = lambda row: True
+
+    def terms_of(self, row: MeasuredLoad) -> dict[str, float]:
+        """Return the terms of a row."""
+        return self.terms(row.load, shipped_devices()[row.device])
+
+
+SERVED_TIMES: dict[str, ServedTime] = {
+    "token_time": ServedTime(TERMS, token_terms, lambda row: row.tpot, dense_loads),
+    "expert_token_time": ServedTime(
+        EXPERT_TERMS,
+        token_terms,
+        lambda row: row.tpot,
+        lambda: dense_loads() + expert_loads(),
+        lambda row: row.load.decoder.experts is not None,
+    ),
+    "first_token_time": ServedTime(
+        FIRST_TOKEN_TERMS,
+        first_token_terms,
+        lambda row: row.ttft,
+        lambda: [row for row in dense_loads() + expert_loads() if row.engine == "vllm"],
+    ),
+}
+"""What is fitted, by its name in `fits.yaml`: the time between two tokens of decoders without
+experts and with them, and the time to the first token with vLLM, which Millrace uses on GPUs."""
+
+
+def fit_served_time(
+    time: ServedTime, measured: Sequence[MeasuredLoad], belongs_to: Callable[[MeasuredLoad], str]
 ) -> Fit:
     """Return the weights of the terms, fitted on measured loads.
 
     Args:
+        time: the time.
         measured: the loads.
         belongs_to: what is held out together for the interval.
     """
+    estimated = [number for number, row in enumerate(measured) if time.is_estimated(row)]
     return fit_terms(
-        [each.terms for each in measured],
-        [each.tpot for each in measured],
-        TERMS,
-        groups=[belongs_to(each) for each in measured],
-        described=[each.load.described for each in measured],
+        [time.terms_of(row) for row in measured],
+        [time.measure(row) for row in measured],
+        time.names,
+        groups=[belongs_to(row) for row in measured],
+        described=[measured[number].load.described for number in estimated],
         robust=True,
+        estimated=set(estimated),
     )
 
 
@@ -141,20 +163,22 @@ class HeldOut:
     held: bool
 
 
-def estimate_held_out(measured: Sequence[MeasuredLoad], by: str) -> list[HeldOut]:
-    """Estimate each load by a fit on the others.
+@cache
+def estimate_held_out(name: str, by: str) -> list[HeldOut]:
+    """Estimate each row that a fit is for by a fit on the others.
 
     Args:
-        measured: the loads.
+        name: a key of `SERVED_TIMES`.
         by: a key of `HELD_OUT`.
     """
-    belongs_to = HELD_OUT[by]
-    found = []
-    for name in dict.fromkeys(map(belongs_to, measured)):
-        fit = fit_token_time([row for row in measured if belongs_to(row) != name], belongs_to)
-        for row in measured:
-            if belongs_to(row) == name:
-                estimate = fit.estimate(row.terms)
-                error = estimate.value / row.tpot - 1
-                found.append(HeldOut(row, error, estimate.holds(row.tpot)))
+    time, belongs_to = SERVED_TIMES[name], HELD_OUT[by]
+    rows, found = time.rows(), []
+    for part in dict.fromkeys(belongs_to(row) for row in rows if time.is_estimated(row)):
+        fit = fit_served_time(time, [row for row in rows if belongs_to(row) != part], belongs_to)
+        for row in rows:
+            if belongs_to(row) == part and time.is_estimated(row):
+                estimate = fit.estimate(time.terms_of(row))
+                measured = time.measure(row)
+                held = estimate.holds(measured)
+                found.append(HeldOut(row, estimate.value / measured - 1, held))
     return found

@@ -57,5 +57,5 @@ def read_parameters(decoder: Decoder, tokens: float) -> float:
     experts = decoder.experts
     used: float = experts.count * (1 - (1 - experts.per_token / experts.count) ** tokens)
     matrices = 3 if decoder.gated else 2
-    expert = matrices * decoder.hidden * experts.width * (decoder.layers - experts.dense_layers)
+    expert = matrices * decoder.hidden * experts.width * decoder.expert_layers
     return active + (used - experts.per_token) * expert

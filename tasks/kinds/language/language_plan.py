@@ -9,7 +9,8 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
-from millrace.models.planner.decoder import NAMES, Decoder, decoder_from_config
+from millrace.models.planner.decoder import Decoder
+from millrace.models.planner.decoder_config import NAMES, decoder_from_config
 from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.training_flops import flops_per_token
 from millrace.models.planner.work import Generation, ServingWork, TrainingWork, Variant, Work

@@ -45,7 +45,7 @@ def test_every_shipped_device_has_sources_and_plausible_figures():
     [
         ("NVIDIA H200", 989e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 PCIe", 756.5e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA A10G", 70e12),
         ("NVIDIA L4", 121e12),

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from millrace.models.common.errors import InputError
-from millrace.models.planner.decoder import decoder_from_config
+from millrace.models.planner.decoder_config import decoder_from_config
 from millrace.models.planner.roofline import read_parameters
 
 SMALL = {
@@ -110,6 +110,17 @@ def test_grouped_queries_keep_a_smaller_cache():
     decoder = decoder_from_config({"model_type": "llama"} | SMALL)
     grouped = replace(decoder, kv_heads=1)
     assert decoder.kv_bytes_per_token() == 4 * grouped.kv_bytes_per_token()
+
+
+def test_a_sliding_window_bounds_what_a_token_attends_to():
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = {"model_type": "gpt_oss", "sliding_window": 10, "layer_types": layers}
+    windowed = decoder_from_config(GROUPED | config)
+    plain = decoder_from_config(GROUPED | {"model_type": "gpt_oss"})
+    assert windowed.attended_layer_tokens(4) == plain.attended_layer_tokens(4) == 12
+    assert windowed.attended_layer_tokens(100) == 100 + 2 * 10
+    less = plain.forward_flops(100) - windowed.forward_flops(100)
+    assert less == 4 * 64 * 2 * (100 - 10)
 
 
 def test_a_configuration_without_a_size_is_refused():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.models.planner.decoder import decoder_from_config
+from millrace.models.planner.decoder_config import decoder_from_config
 from millrace.models.planner.parallelism import Layout, pipeline_bubble
 from millrace.models.planner.published_training import gpt_decoder
 from millrace.models.planner.serving_memory import weight_bytes

@@ -7,7 +7,7 @@ import pytest
 from millrace.models.planner.catalogue import Machines, shipped_devices
 from millrace.models.planner.decode_plan import RUNTIME_BYTES
 from millrace.models.planner.fit import Estimate
-from millrace.models.planner.published_serving import DECODERS
+from millrace.models.planner.published_decoders import DECODERS
 from millrace.models.planner.quantity import Quantity, estimated, format_value
 from millrace.models.planner.sheet import ROWS, STAGES, plan_sheet, step_seconds
 from millrace.models.planner.work import Generation, ServingWork, TrainingWork, Variant, Work
@@ -145,6 +145,39 @@ def test_a_fitted_time_has_an_interval_and_a_cpus_has_none():
     assert fitted[1].low < fitted[1].value < fitted[1].high
     plain = plan_sheet(generating(), CPU).cells["online"]["speed"][0]
     assert "(" not in str(plain)
+
+
+def test_the_sheet_says_which_rows_an_estimate_is_fitted_on():
+    plain = plan_sheet(generating(), ONE).cells["online"]["speed"]
+    sparse = generating(decoder=DECODERS["gpt-oss-120b"])
+    mixed = plan_sheet(sparse, ONE).cells["online"]["speed"]
+    assert "1,047 published rows of decoders without experts" in plain[0].source
+    assert "2,303 published rows of decoders with experts and without" in mixed[0].source
+    assert "expert layers" in mixed[0].formula
+    assert "expert layers" not in plain[0].formula
+    for speed in (plain, mixed):
+        first = find(speed, "first token")
+        assert "1,039 published rows with vLLM" in first.source
+        assert first.low < first.value < first.high
+
+
+def test_more_streams_wait_longer_for_their_first_token():
+    times = [
+        find(plan_sheet(generating(streams=n), ONE).cells["online"]["speed"], "first token").value
+        for n in (1, 32, 256)
+    ]
+    assert times == sorted(times)
+    roofline = find(plan_sheet(generating(), CPU).cells["online"]["speed"], "first token")
+    assert roofline.low is None
+
+
+def test_each_device_keeps_all_of_a_latent_cache():
+    def memory(name, split):
+        work = generating(decoder=DECODERS[name], tensor_parallel=split, cache_bytes=8e9)
+        return plan_sheet(work, EIGHT).cells["online"]["memory"][0]
+
+    assert "KV cache 8 GB" in memory("deepseek-v3", 8).formula
+    assert "KV cache 1 GB" in memory("llama-3.1-8b", 8).formula
 
 
 @pytest.mark.parametrize(
