@@ -139,9 +139,10 @@ def trained_measures(
 ) -> Iterator[Measured]:
     """Yield what a training measured."""
     from millrace.models.planner.estimates import training_memory_terms, training_step_terms
+    from millrace.models.planner.sheet import on_machines
     from millrace.tasks.plan_record import memory_of, step_seconds_of
 
-    training = run.work.training
+    training = on_machines(run.work.training, machines)
     step = step_seconds_of(training, run.work.unit, history)
     if step is not None:
         yield "training_step", step, training_step_terms(training, machines)

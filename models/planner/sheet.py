@@ -201,8 +201,14 @@ def _devices_of(work: Work, machines: Machines) -> int:
 
 
 def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
-    """Return the training with a worker for each GPU, where the pipeline leaves that open."""
-    if not training.workers_are_open or machines.device.is_cpu:
+    """Return the training as the machines do it, where the pipeline leaves that open.
+
+    On GPUs it has a worker for each of them, and is in bfloat16 if they have a rate for it.
+    """
+    device = machines.device
+    if training.half is not None and not device.is_cpu and "bf16" in device.rates:
+        training = training.half
+    if not training.workers_are_open or device.is_cpu:
         return training
     steps, workers = training.steps, machines.count
     if steps is not None:

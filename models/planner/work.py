@@ -33,6 +33,8 @@ class TrainingWork:
         engine: what trains.
         strategy: what the workers share: ddp, fsdp or tp.
         workers_are_open: whether the machine decides how many there are: one for each GPU.
+        half: the same training in bfloat16, which a GPU with such a rate does where the pipeline
+            leaves the precision open; None: the precision is given.
     """
 
     workers: int
@@ -50,6 +52,7 @@ class TrainingWork:
     engine: Literal["torch", "xgboost"] = "torch"
     strategy: str = "ddp"
     workers_are_open: bool = False
+    half: "TrainingWork | None" = None
 
 
 @dataclass(frozen=True)

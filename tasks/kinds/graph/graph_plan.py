@@ -96,7 +96,7 @@ def _training(
         steps = spec.epochs * math.ceil(facts.train_rows / (rows * spec.workers))
     weights, trained = FLOAT * cost.parameters, FLOAT * cost.trained
     kept = cost.saved_bytes * rows
-    return TrainingWork(
+    training = TrainingWork(
         workers=spec.workers,
         step_units=rows,
         steps=steps,
@@ -116,6 +116,9 @@ def _training(
         items=rows,
         workers_are_open=spec.num_workers is None,
     )
+    if spec.precision != "auto":
+        return training
+    return replace(training, half=replace(training, data_type="bf16"))
 
 
 def variants_of(pipeline: Pipeline, parameters: int) -> tuple[Variant, ...]:
