@@ -1,5 +1,6 @@
 """What of a run is measured, beside its plan."""
 
+import json
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -12,9 +13,19 @@ from millrace.models.common.installation import Installation
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.measurements import read_measurements
 from millrace.models.planner.published_cpu import published_fits
+from millrace.tasks.kinds.steps import KindReport
 from millrace.tasks.plan import ledger_of
-from millrace.tasks.plan_record import RunPlan, measured_in, record_run, step_seconds_of
+from millrace.tasks.plan_measured import (
+    RunPlan,
+    measured_batch,
+    measured_in,
+    measured_speed,
+    step_seconds_of,
+    units_of,
+)
+from millrace.tasks.plan_record import record_run
 from tests.unit.models.planner.test_sheet import CPU, ROWS_WORK, TRAINING
+from tests.unit.tasks.test_batch_run import REPORT as JOB
 
 KIND = SimpleNamespace(name="graph")
 
@@ -24,6 +35,7 @@ class Speed:
     latency_ms: float = 0.5
     per_second: float = 20_000.0
     peak_memory_bytes: int = 120_000_000
+    p99_ms: float = 0.9
 
 
 HISTORY = [
@@ -47,8 +59,26 @@ def done(value):
     return future
 
 
+REPORT = KindReport(
+    metrics={},
+    texts={"samples.md": "…"},
+    tags={},
+    description="",
+    facts=[],
+    sections=[("Candidates", "…")],
+    rows=[],
+)
+
+
+def recorded(place):
+    exported, run = SimpleNamespace(chosen=CHOSEN), SimpleNamespace(run_id="r1")
+    report = record_run(done(PLAN), KIND, place, TRAINED, exported, REPORT, run)
+    end_threads()
+    return report
+
+
 def by_quantity(plan=PLAN, trained=TRAINED, chosen=CHOSEN):
-    found = measured_in(plan, KIND, trained, chosen, "r1")
+    found = measured_in(plan, KIND, trained, chosen.name, chosen.speed, "r1")
     return {each.quantity: each for each in found}
 
 
@@ -78,28 +108,57 @@ def test_what_was_not_measured_is_left_out():
 
 def test_a_run_is_in_the_ledger_and_in_its_own_files(tmp_path):
     place = Installation(tmp_path, "sqlite://", str(tmp_path / "tables"))
-    exported, run = SimpleNamespace(chosen=CHOSEN), SimpleNamespace(run_id="r1")
-    texts = record_run(done(PLAN), KIND, place, TRAINED, exported, run)
-    assert set(texts) == {"plan/plan.json"}
-    assert '"training_step"' in texts["plan/plan.json"]
-    end_threads()
+    report = recorded(place)
+    assert set(report.texts) == {"samples.md", "plan/plan.json"}
+    plan = json.loads(report.texts["plan/plan.json"])
+    assert plan["quantities"]["training_step"]["measured"] == pytest.approx(0.01)
+    assert set(plan["quantities"]["training_step"]["terms"]) > {"operations"}
+    assert plan["derived"]["online_per_day"]["measured"] == pytest.approx(20_000 * 86_400)
+    assert plan["derived"]["online_call_p99"] == {
+        **{"estimate": None, "low": 0.0, "high": None},
+        **{"measured": 0.0009, "unit": "seconds"},
+    }
     assert {each.run_id for each in read_measurements(ledger_of(place))} == {"r1"}
     assert len(read_measurements(ledger_of(place))) == 5
 
 
+def test_the_page_of_a_run_has_the_plan_beside_what_was_measured(tmp_path):
+    place = Installation(tmp_path, "sqlite://", str(tmp_path / "tables"))
+    (before, (title, text)) = recorded(place).sections
+    assert (before, title) == (("Candidates", "…"), "Plan")
+    lines = text.splitlines()
+    assert lines[0] == "| quantity | estimate | measured | error |"
+    assert any(line.startswith("| rows at full load |") for line in lines)
+    assert len(lines) == 2 + 5 + 1 + 2 + 2
+
+
 def test_a_run_without_a_plan_records_nothing(tmp_path):
     place = Installation(tmp_path, "sqlite://", str(tmp_path / "tables"))
-    assert record_run(done(None), KIND, place, TRAINED, None, None) == {}
+    assert record_run(done(None), KIND, place, TRAINED, None, REPORT, None) == REPORT
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ledger_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "tables").write_text("a file")
     place = Installation(tmp_path, "sqlite://", str(tmp_path / "tables"))
-    exported, run = SimpleNamespace(chosen=CHOSEN), SimpleNamespace(run_id="r1")
-    assert record_run(done(PLAN), KIND, place, TRAINED, exported, run)
-    end_threads()
+    assert recorded(place).texts["plan/plan.json"]
     assert "the plan was not recorded" in caplog.text
+
+
+def test_a_certificate_measures_the_speed_again():
+    found = measured_speed(PLAN, KIND, "onnx-fp32", CHOSEN.speed, "r1")
+    assert {each.quantity for each in found} == {"online_call", "online_unit", "online_memory"}
+    assert measured_speed(PLAN, KIND, "onnx-fp32", None, "r1") == []
+
+
+def test_a_batch_job_is_measured_by_its_own_units():
+    whole = replace(JOB, resumed=0)
+    (found,) = measured_batch(PLAN, KIND, "onnx-fp32", whole)
+    assert (found.quantity, found.measured, found.run_id) == ("batch_job", 50.0, "f-1")
+    assert units_of(whole) == 115
+    assert units_of(replace(whole, tokens_in=900, tokens_out=400)) == 1300
+    assert measured_batch(PLAN, KIND, "onnx-fp32", JOB) == []
+    assert measured_batch(PLAN, KIND, None, whole) == []
 
 
 def test_machines_of_the_plan_are_this_machine():
