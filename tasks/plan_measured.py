@@ -1,7 +1,7 @@
 """What of a run, a certificate and a batch job is measured, each beside its estimate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -10,26 +10,15 @@ from millrace.models.common.hardware import this_machine
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.compared_figures import ComparedFigure
-from millrace.models.planner.estimates import (
-    Fits,
-    Name,
-    call_terms,
-    estimate_quantity,
-    job_terms,
-    serving_memory_terms,
-    training_memory_terms,
-    training_step_terms,
-)
+from millrace.models.planner.estimates import Fits, Name, estimate_quantity
 from millrace.models.planner.fit import Terms
 from millrace.models.planner.measurements import Measurement
-from millrace.models.planner.sheet import actors_on
+from millrace.models.planner.run_terms import batch_terms, online_terms, training_terms
 from millrace.models.planner.work import TrainingWork, Work
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.kinds.steps import Trained
 
 MEMORY, MIB = "worker_memory_mib", 2**20
-Found = tuple[Name, Terms, float | None]
-"""A quantity, the terms of its estimate, and its measurement; None: it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -61,41 +50,32 @@ def measured_in(
         run_id: the MLflow run.
     """
     training = plan.work.training
-    found: list[Found] = [
-        (
-            "training_step",
-            training_step_terms(training, plan.machines),
-            step_seconds_of(training, plan.work.unit, trained.history),
-        ),
-        (
-            "training_memory",
-            training_memory_terms(training, plan.work.online.engine),
-            memory_of(trained.history),
-        ),
+    values: dict[Name, float | None] = {
+        "training_step": step_seconds_of(training, plan.work.unit, trained.history),
+        "training_memory": memory_of(trained.history),
+    }
+    terms = training_terms(plan.work, plan.machines)
+    return [
+        *_measurements(plan, kind, run_id, terms, values),
+        *measured_speed(plan, kind, name, speed, run_id),
     ]
-    return _measurements(plan, kind, run_id, [*found, *_found_of_speed(plan, name, speed)])
 
 
 def measured_speed(
     plan: RunPlan, kind: ModelKind, name: str, speed: Any, run_id: str
 ) -> list[Measurement]:
     """Return the measurements of a variant's speed; the arguments are those of `measured_in`."""
-    return _measurements(plan, kind, run_id, _found_of_speed(plan, name, speed))
-
-
-def _found_of_speed(plan: RunPlan, name: str, speed: Any) -> list[Found]:
-    online = plan.work.online
-    variant = next((each for each in online.variants if each.name == name), None)
+    variants = plan.work.online.variants
+    variant = next((each for each in variants if each.name == name), None)
     if speed is None or variant is None:
         return []
-    alone = replace(online, instances=1)
-    full = call_terms(alone, variant, online.call_units, plan.machines)
-    per_unit = {term: value / online.call_units for term, value in full.items()}
-    return [
-        ("online_call", call_terms(alone, variant, 1, plan.machines), speed.latency_ms / 1000),
-        ("online_unit", per_unit, 1 / speed.per_second if speed.per_second else None),
-        ("online_memory", serving_memory_terms(alone, variant), peak_of(speed)),
-    ]
+    values: dict[Name, float | None] = {
+        "online_call": speed.latency_ms / 1000,
+        "online_unit": 1 / speed.per_second if speed.per_second else None,
+        "online_memory": peak_of(speed),
+    }
+    terms = online_terms(plan.work, variant, plan.machines)
+    return _measurements(plan, kind, run_id, terms, values)
 
 
 def units_of(report: BatchReport) -> float:
@@ -116,22 +96,26 @@ def measured_batch(
         name: name of the variant that scored.
         report: the report of the job.
     """
-    job = actors_on(plan.work.batch, plan.machines)
-    variant = next((each for each in job.variants if each.name == name), None)
+    variants = plan.work.batch.variants
+    variant = next((each for each in variants if each.name == name), None)
     if variant is None or report.resumed or not report.scored:
         return []
     generated = report.scored if report.tokens_out is None else report.tokens_out
-    calls = generated / job.call_units
-    terms = job_terms(job, variant, units_of(report), calls, plan.machines)
-    return _measurements(plan, kind, report.job, [("batch_job", terms, report.seconds)])
+    terms = batch_terms(plan.work, variant, plan.machines, units_of(report), generated)
+    return _measurements(plan, kind, report.job, terms, {"batch_job": report.seconds})
 
 
 def _measurements(
-    plan: RunPlan, kind: ModelKind, run_id: str, found: Sequence[Found]
+    plan: RunPlan,
+    kind: ModelKind,
+    run_id: str,
+    terms: Mapping[Name, Terms],
+    values: Mapping[Name, float | None],
 ) -> list[Measurement]:
+    """Return a measurement for each value that was measured."""
     return [
-        _measurement(plan, kind, run_id, name, terms, value)
-        for name, terms, value in found
+        _measurement(plan, kind, run_id, name, terms[name], value)
+        for name, value in values.items()
         if value is not None and value > 0
     ]
 

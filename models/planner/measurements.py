@@ -119,14 +119,14 @@ def fits_of(measurements: Sequence[Measurement], machine: str) -> dict[Name, Fit
             each.measured / estimate
             for each in measurements
             if (each.quantity, each.machine) == (name, machine)
-            and (estimate := fit.estimate(_known_terms(each, fit)).value) > 0
+            and (estimate := fit.estimate(known_terms(each, fit)).value) > 0
         ]
         if ratios:
             fits[name] = scaled_fit(fit, ratios)
     return fits
 
 
-def _known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
+def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
     """Return the terms of a measurement; a term that its release did not have is 0."""
     return {name: measurement.terms.get(name, 0.0) for name in fit.weights}
 

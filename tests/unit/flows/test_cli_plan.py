@@ -173,11 +173,31 @@ def test_accuracy_is_shown_by_machine(home):
     assert "accuracy of the estimates, one" in words
     assert "accuracy of the estimates, other" in words
     assert "time of a training step │ 2 │ 20.0% │ 100%" in words
-    assert [each["count"] for each in json.loads(plan("--accuracy", "--json").stdout)] == [2, 1]
+    shown = json.loads(plan("--accuracy", "--json").stdout)
+    assert [each["count"] for each in shown["accuracy"]] == [2, 1]
 
 
 def test_without_measurements_there_is_no_accuracy():
     assert "nothing is measured yet" in plan("--accuracy").stderr
+
+
+def test_the_next_measurement_is_one_of_the_named_files():
+    file = EXAMPLES / "tabular.yaml"
+    (line,) = [each for each in plan("--accuracy", file).stderr.splitlines() if "teach" in each]
+    assert f"millrace run {file}" in line
+    assert "measured 0 times on this machine" in line
+    following = json.loads(plan("--accuracy", file, "--json").stdout)["next"]
+    assert following["command"].startswith(f"millrace run {file}")
+
+
+def test_pipelines_of_the_working_folder_may_be_next(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text("no: pipeline")
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(plan("--accuracy", "--json").stdout) == {"accuracy": [], "next": None}
+    for name in ("tabular.yaml", "tabular.csv"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    following = json.loads(plan("--accuracy", "--json").stdout)["next"]
+    assert following["file"] == "tabular.yaml"
 
 
 @pytest.mark.parametrize(
