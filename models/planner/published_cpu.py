@@ -44,6 +44,16 @@ class MeasuredRun:
 @cache
 def measured_runs() -> tuple[MeasuredRun, ...]:
     """Return the measured runs, those that are held out included."""
+    return _read("cpu_runs.csv")
+
+
+@cache
+def large_runs() -> tuple[MeasuredRun, ...]:
+    """Return the memory of large trainings, those that are held out included."""
+    return _read("large_runs.csv")
+
+
+def _read(file: str) -> tuple[MeasuredRun, ...]:
     return tuple(
         MeasuredRun(
             cast(Name, row["quantity"]),
@@ -53,13 +63,14 @@ def measured_runs() -> tuple[MeasuredRun, ...]:
             | json.loads(row["terms"]),
             float(row["measured"]),
         )
-        for row in read_rows("cpu_runs.csv")
+        for row in read_rows(file)
     )
 
 
 def runs_to_fit(name: Name) -> list[MeasuredRun]:
     """Return the runs that the weights of a quantity are fitted on."""
-    return [each for each in measured_runs() if each.quantity == name and not each.is_held_out]
+    runs = (*measured_runs(), *large_runs())
+    return [each for each in runs if each.quantity == name and not each.is_held_out]
 
 
 def fit_runs(name: Name) -> Fit:
@@ -70,6 +81,7 @@ def fit_runs(name: Name) -> Fit:
         [each.measured for each in runs],
         QUANTITIES[name].terms,
         robust=True,
+        counted=QUANTITIES[name].counted,
     )
 
 

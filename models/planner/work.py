@@ -33,6 +33,7 @@ class TrainingWork:
         engine: what trains.
         strategy: what the workers share: ddp, fsdp or tp.
         workers_are_open: whether the machine decides how many there are: one for each GPU.
+        reads_texts: whether a row is a text, whose libraries each worker loads.
     """
 
     workers: int
@@ -50,6 +51,7 @@ class TrainingWork:
     engine: Literal["torch", "xgboost"] = "torch"
     strategy: str = "ddp"
     workers_are_open: bool = False
+    reads_texts: bool = False
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def _training(
             "weights": weights,
             "gradients": trained,
             "optimizer": OPTIMIZER_STATES * trained,
+            # DDP copies the gradients to send them; see `gradient_as_bucket_view` of torch.
+            "gradient buckets": trained if spec.workers > 1 else 0,
             "activations": kept,
         },
         bytes_per_step=3 * kept + 2 * weights + OPTIMIZER_TRAFFIC * trained,
@@ -115,6 +117,7 @@ def _training(
         checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
         items=rows,
         workers_are_open=spec.num_workers is None,
+        reads_texts=facts.has_text,
     )
 
 
@@ -144,26 +147,37 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
             "max_tokens": tokenizer.max_tokens,
         }
     if ":" in pipeline.model.family or pipeline.model.pretrained is not None:
-        return _count(pipeline, inputs, facts.outputs)
+        return _count(pipeline, inputs, facts.outputs, "cpu")
     kept = KeptCounts(installation.home)
     spec = pipeline.model.model_dump(mode="json", include={"family", "params"})
     named = json.dumps([version("millrace"), spec, inputs, facts.outputs], sort_keys=True)
     key = sha256(named.encode()).hexdigest()
     if (known := kept.read(key)) is not None:
         return known
-    counted = _count(pipeline, inputs, facts.outputs)
+    counted = _count(pipeline, inputs, facts.outputs, "meta")
     kept.write(key, counted)
     return counted
 
 
-def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int) -> NetworkCost:
+def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int, device: str) -> NetworkCost:
+    """Build and count the module; on the CPU where it needs values, as the mask of a text does."""
     import numpy as np
+    import torch
 
     from millrace.models.families.count_network import COUNTED_ROWS, count_network
     from millrace.models.families.family import build_module
 
-    module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
     tokens = inputs.get("max_tokens")
-    if tokens is not None:
-        return count_network(module, np.ones((COUNTED_ROWS, tokens), np.int64))
-    return count_network(module, np.zeros((COUNTED_ROWS, inputs["in_features"]), np.float32))
+    example = (
+        np.zeros((COUNTED_ROWS, inputs["in_features"]), np.float32)
+        if tokens is None
+        else np.ones((COUNTED_ROWS, tokens), np.int64)
+    )
+    try:
+        with torch.device(device):
+            module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
+        return count_network(module, example)
+    except RuntimeError:
+        if device == "cpu":
+            raise
+        return _count(pipeline, inputs, outputs, "cpu")

@@ -165,6 +165,25 @@ def test_several_models_share_devices():
     assert len(packing["devices"]) == 1
 
 
+def test_a_training_that_does_not_fit_is_said_and_not_built():
+    words = (
+        "check",
+        EXAMPLES / "tabular.yaml",
+        "--full",
+        "--set",
+        "model.params.hidden=[90000,90000]",
+    )
+    done = CliRunner().invoke(main.make_app(("plan", "check")), [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    assert "model: not built, because it does not fit into memory" in done.stderr
+    # 8.1e9 weights on each of two workers, of five float32 numbers: with gradients, their copies
+    # for the other worker, and two moments
+    (warning,) = [line for line in done.stderr.splitlines() if "warning: training needs" in line]
+    assert float(re.search(r"needs (\d+) GB", warning)[1]) == pytest.approx(
+        2 * 8.1e9 * 20 / 1e9, rel=0.05
+    )
+
+
 def test_accuracy_is_shown_by_machine(home):
     own = [replace(FIRST, run_id=str(n), machine=m) for n, m in enumerate(("one", "one", "other"))]
     append_measurements(str(home / "tables" / "planner" / "measurements"), own)

@@ -8,6 +8,7 @@ import yaml
 from millrace.models.planner.estimates import QUANTITIES
 from millrace.models.planner.published_cpu import (
     fit_runs,
+    large_runs,
     measured_runs,
     published_fits,
     runs_to_fit,
@@ -30,7 +31,7 @@ def test_the_stored_weights_are_those_of_the_runs(name):
 
 
 def test_every_listed_configuration_is_measured():
-    measured = {each.model for each in measured_runs()}
+    measured = {each.model for each in (*measured_runs(), *large_runs())}
     assert measured == {each["name"] for part in LISTED.values() for each in part}
     assert len(LISTED["held_out"]) == 20
 
@@ -46,6 +47,23 @@ def test_what_is_held_out_is_estimated_within_the_goal(name):
     fit, runs = published_fits()[name], held_out(name)
     errors = [abs(fit.estimate(run.terms).value / run.measured - 1) for run in runs]
     assert median(errors) <= (0.15 if QUANTITIES[name].unit == "bytes" else 0.20)
+
+
+def test_the_memory_of_a_large_worker_is_estimated_within_the_goal():
+    fit = published_fits()["training_memory"]
+    runs = [r for r in large_runs() if r.quantity == "training_memory" and r.is_held_out]
+    assert len(runs) == 6
+    assert all(2**30 < run.measured < 4 * 2**30 for run in runs)
+    errors = {r.model: abs(fit.estimate(r.terms).value / r.measured - 1) for r in runs}
+    assert max(errors.values()) <= 0.15, errors
+    assert f"at most {100 * max(errors.values()):.1f}%" in PAGE
+    assert f"median {100 * median(errors.values()):.1f}%" in PAGE
+
+
+@pytest.mark.parametrize("name", [name for name in QUANTITIES if QUANTITIES[name].counted])
+def test_bytes_that_are_counted_are_there_at_least_once(name):
+    weights = published_fits()[name].weights
+    assert all(weights[each] >= 1 for each in QUANTITIES[name].counted)
 
 
 def test_the_intervals_hold_what_they_should():
