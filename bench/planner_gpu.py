@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -138,39 +138,35 @@ def trained_measures(
     run: Run, history: Sequence[Mapping[str, Any]], machines: Any
 ) -> Iterator[Measured]:
     """Yield what a training measured."""
-    from millrace.models.planner.estimates import training_memory_terms, training_step_terms
-    from millrace.models.planner.sheet import on_machines
-    from millrace.tasks.plan_record import memory_of, step_seconds_of
+    from millrace.models.planner.run_terms import training_terms
+    from millrace.tasks.plan_measured import memory_of, step_seconds_of
 
-    training = on_machines(run.work.training, machines)
-    step = step_seconds_of(training, run.work.unit, history)
+    terms = training_terms(run.work, machines)
+    step = step_seconds_of(run.work.training, run.work.unit, history)
     if step is not None:
-        yield "training_step", step, training_step_terms(training, machines)
+        yield "training_step", step, terms["training_step"]
     peak = memory_of(history)
     if peak is not None:
-        yield "training_memory", peak, training_memory_terms(training, run.work.online.engine)
+        yield "training_memory", peak, terms["training_memory"]
 
 
 def served_measures(
     run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], machines: Any, folder: Path
 ) -> Iterator[Measured]:
     """Export a network, and yield what its variants measured."""
-    from millrace.models.planner.estimates import call_terms
+    from millrace.models.planner.run_terms import online_terms
 
     online = run.work.online
     if online.engine != "onnxruntime":
         return
-    alone = replace(online, instances=1)
     for candidate in candidates_of(run, checkpoint, history, folder):
         variant = next(each for each in online.variants if each.name == candidate.name)
         if candidate.speed is None:
             sys.stderr.write(f"{run.pipeline.name} {candidate.name}: {candidate.reason}\n")
             continue
-        full = call_terms(alone, variant, online.call_units, machines)
-        per_unit = {name: value / online.call_units for name, value in full.items()}
-        latency = candidate.speed.latency_ms / 1000
-        yield "online_call", latency, call_terms(alone, variant, 1, machines)
-        yield "online_unit", 1 / candidate.speed.per_second, per_unit
+        terms = online_terms(run.work, variant, machines)
+        yield "online_call", candidate.speed.latency_ms / 1000, terms["online_call"]
+        yield "online_unit", 1 / candidate.speed.per_second, terms["online_unit"]
 
 
 def candidates_of(

@@ -2,7 +2,8 @@
 
 `python -m bench.planner_runs ROWS.csv [PREFIX]` runs and scores each of them once, those of both
 lists in turn, with nothing beside it, and writes a row for each quantity that was measured. With
-a prefix only the configurations whose names begin with it.
+a prefix only the configurations whose names begin with it; with the prefix `large` the large
+trainings, which are not scored.
 """
 
 import csv
@@ -10,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,22 @@ HERE = Path(__file__).parent
 MILLRACE = Path(sys.executable).with_name("millrace")
 EXAMPLES = HERE.parent / "examples"
 EPOCHS, TEXT_EPOCHS, LM_STEPS, PROMPTS = 4, 2, 120, 64
+LARGE = "large"
 COLUMNS = ("quantity", "model", "kind", "measured", "terms")
 
 
 def configurations() -> list[dict[str, Any]]:
     """Return the configurations of both lists in turn, so that neither is run at another time."""
-    lists = yaml.safe_load((HERE / "planner_runs.yaml").read_text())
-    pairs = zip_longest(lists["fit"], lists["held_out"])
+    pairs = zip_longest(list_of("fit"), list_of("held_out"))
     return [each for each in chain.from_iterable(pairs) if each is not None]
+
+
+def list_of(name: str) -> list[dict[str, Any]]:
+    """Return one of the lists of `planner_runs.yaml`."""
+    lists: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+        (HERE / "planner_runs.yaml").read_text()
+    )
+    return lists[name]
 
 
 def write_pipeline(folder: Path, configuration: Mapping[str, Any]) -> Path:
@@ -128,14 +137,20 @@ def _copy(folder: Path, name: str) -> None:
     (folder / name).write_text((EXAMPLES / name).read_text())
 
 
-def run_all(installation: Installation, folder: Path, prefix: str) -> Iterator[list[Measurement]]:
-    """Run and score each configuration, and yield its measurements."""
+def run_all(
+    installation: Installation,
+    folder: Path,
+    chosen: Iterable[Mapping[str, Any]],
+    *,
+    scores: bool = True,
+) -> Iterator[list[Measurement]]:
+    """Run each configuration, score with it, and yield its measurements."""
     ledger, known = installation.table("planner", "measurements"), 0
-    for configuration in configurations():
-        if not configuration["name"].startswith(prefix):
-            continue
+    for configuration in chosen:
         file = write_pipeline(folder, configuration)
-        for words in (("run", file), ("score", file, "--version", "1")):
+        commands: list[tuple[object, ...]] = [("run", file)]
+        commands += [("score", file, "--version", "1")] if scores else []
+        for words in commands:
             command = [str(MILLRACE), *map(str, words)]
             done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
             if done.returncode:
@@ -147,6 +162,9 @@ def run_all(installation: Installation, folder: Path, prefix: str) -> Iterator[l
 
 def main(target: Path, prefix: str = "") -> None:
     """Run the configurations, and write their measurements after each of them."""
+    is_large = prefix == LARGE
+    every = list_of(LARGE) if is_large else configurations()
+    chosen = [each for each in every if is_large or each["name"].startswith(prefix)]
     with (
         own_home() as installation,
         tempfile.TemporaryDirectory() as folder,
@@ -155,7 +173,7 @@ def main(target: Path, prefix: str = "") -> None:
         installation.prepared()
         rows = csv.writer(file)
         rows.writerow(COLUMNS)
-        for measured in run_all(installation, Path(folder), prefix):
+        for measured in run_all(installation, Path(folder), chosen, scores=not is_large):
             for each in measured:
                 terms = json.dumps({name: float(f"{v:.5g}") for name, v in each.terms.items()})
                 values = (each.quantity, each.model, each.kind, f"{each.measured:.6g}", terms)

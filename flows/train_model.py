@@ -154,9 +154,9 @@ def _train_and_register(
     with inputs_of_failed(pipeline, snapshot, run):
         prepared = prepare_training(kind, pipeline, installation, snapshot, run)
     prepare_registration()
-    work = work_of_run(kind, pipeline, installation, snapshot, prepared)
+    asked = work_of_run(kind, pipeline, installation, snapshot, prepared)
     with (
-        planned_beside(work, installation) as planned,
+        planned_beside(asked, installation) as planned,
         log_inputs_beside(pipeline, snapshot, run),
     ):
         trained = train_on_ray(kind, installation, prepared, run)
@@ -166,8 +166,7 @@ def _train_and_register(
             kind, pipeline, installation, snapshot, trained, Path(folder), drawing
         )
         report = steps_of(kind).report(pipeline, snapshot, trained, exported)
-        recorded = record_run(planned, kind, installation, trained, exported, run)
-        report = replace(report, texts={**report.texts, **recorded})
+        report = record_run(planned, kind, installation, trained, exported, report, run)
         with report_while("registering the model"):
             await_mlflow(uri)
             version = register_version(

@@ -63,6 +63,8 @@ def check_all(
     stored: Snapshot | None,
     installation: Installation,
     on_progress: Progress | None = None,
+    *,
+    builds: bool = True,
 ) -> FullCheck:
     """Read and check all rows, decide whether they would be published, and build the model.
 
@@ -75,6 +77,7 @@ def check_all(
         installation: where the rows are kept meanwhile, so that `forget` finds what a killed check
             leaves. If there is no home yet, they are in the system's folder for temporary files.
         on_progress: called with the number of rows read so far.
+        builds: whether to build the model; false for one that does not fit into memory.
 
     Raises:
         InputError: a run would refuse the source, its rows or the model.
@@ -87,7 +90,7 @@ def check_all(
         except InputError as error:
             raise _without_folder(error, str(folder)) from error
         steps, model = steps_of(kind_of_family(pipeline.model.family)), ""
-        if not steps.names_versions(pipeline):
+        if builds and not steps.names_versions(pipeline):
             run = TrackedRun(place.tracking_uri, "", "check")
             model = steps.prepare(pipeline, place, snapshot, run).summary
         return FullCheck(

@@ -20,7 +20,9 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kinds.certified import certified_snapshot
 from millrace.tasks.kinds.steps import Export, Exported, LiveCertificate, Trained, steps_of
+from millrace.tasks.plan_record import record_certified
 from millrace.tasks.progress import bar, log
 from millrace.tasks.reports.drawing import Drawing
 from millrace.tasks.retry import step
@@ -141,7 +143,8 @@ LIVE_FILE = "certificate-live.json"
 def certify_live(installation: Installation, model: str) -> LiveCertificate:
     """Compare the live version's answers with the certified ones, and measure its files again.
 
-    The certificate with the live stage is logged to the run that made the version.
+    The certificate with the live stage, and the measured speed beside its estimate, are logged to
+    the run that made the version.
 
     Raises:
         InputError: the model is not served, its files differ from the registered files, or the
@@ -153,7 +156,9 @@ def certify_live(installation: Installation, model: str) -> LiveCertificate:
         package = _live_package(installation, client, model)
         found = steps_of(package.version.kind).certify(installation, client, package)
     run = TrackedRun(installation.tracking_uri, "", package.version.run_id)
-    run.log_text(found.certificate.to_json(), LIVE_FILE)
+    snapshot = certified_snapshot(installation, found.certificate)
+    planned = record_certified(package, installation, snapshot)
+    run.log_report({LIVE_FILE: found.certificate.to_json(), **planned}, {})
     return found
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from cronsim import CronSim
 
 from millrace.models.common.errors import MillraceError
-from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
@@ -25,7 +24,7 @@ from millrace.models.planner.catalogue import (
     shipped_devices,
 )
 from millrace.models.planner.compare import HOURS_OF_A_MONTH, Bounds, Verdict, judge_sheet
-from millrace.models.planner.measurements import fits_of, read_measurements
+from millrace.models.planner.measurements import read_measurements
 from millrace.models.planner.packing import Demand, PackedDevice, pack_devices
 from millrace.models.planner.quantity import Cell
 from millrace.models.planner.sheet import MemoryFault, plan_sheet
@@ -34,6 +33,7 @@ from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
 from millrace.tasks.kinds.data_facts import DataFacts
 from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.plan_places import fits_of_device
 
 LEDGER = ("planner", "measurements")
 NIGHT_SECONDS = 8 * 3600.0
@@ -68,11 +68,11 @@ def plan_pipeline(
     """
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
     work = work_of(pipeline, installation, call_functions=call_functions)
-    own = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
+    measured = read_measurements(ledger_of(installation))
     bounds = bounds_of(pipeline, budget)
     return tuple(
         judge_sheet(
-            plan_sheet(work, each, own if each.device.is_cpu else {}, load_per_second), bounds
+            plan_sheet(work, each, fits_of_device(each.device, measured), load_per_second), bounds
         )
         for each in machines
     )

@@ -1,12 +1,13 @@
-"""Writes the plan of a run beside what was measured: to MLflow, and to the planner's ledger."""
+"""Writes the plan of a run, a certificate or a batch job beside what was measured.
+
+To the planner's ledger, to the MLflow run and to the report of the run.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from statistics import median
 from threading import Thread
 from typing import Any
 
@@ -16,52 +17,58 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.planner.catalogue import THIS_MACHINE, Machines
-from millrace.models.planner.estimates import (
-    Fits,
-    Name,
-    call_terms,
-    estimate_quantity,
-    job_terms,
-    serving_memory_terms,
-    training_memory_terms,
-    training_step_terms,
+from millrace.models.planner.compared_figures import (
+    HEAD,
+    ComparedFigure,
+    batch_figures,
+    derived_figures,
+    fitted_figures,
 )
-from millrace.models.planner.fit import Terms
 from millrace.models.planner.measurements import (
     Measurement,
     append_measurements,
-    fits_of,
     read_measurements,
 )
-from millrace.models.planner.sheet import actors_on, plan_sheet
+from millrace.models.planner.sheet import plan_sheet
 from millrace.models.planner.this_machine import this_device
-from millrace.models.planner.work import TrainingWork, Work
+from millrace.models.planner.work import Work
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.registry.version_files import CANDIDATE_TAG, ModelVersion
+from millrace.models.registry.version_files import CANDIDATE_TAG, ModelVersion, Package
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.tasks.kinds.steps import Exported, Prepared, Trained, steps_of
+from millrace.tasks.kinds.certified import pipeline_of
+from millrace.tasks.kinds.steps import Exported, KindReport, Prepared, Trained, steps_of
 from millrace.tasks.plan import data_facts, facts_of_snapshot, ledger_of
+from millrace.tasks.plan_measured import (
+    RunPlan,
+    measured_batch,
+    measured_in,
+    measured_speed,
+    tail_of,
+    units_of,
+)
+from millrace.tasks.plan_places import cpu_place, gpu_place
 from millrace.tasks.progress import log
+from millrace.tasks.reports.markdown import table
 
-FILE = "plan/plan.json"
-"""Artifact of a run: its estimates and measurements."""
-MEMORY, MIB = "worker_memory_mib", 2**20
+FILE, LIVE_FILE = "plan/plan.json", "plan/plan-live.json"
+"""Artifacts of a run: its estimates and measurements, and those of `millrace certify`."""
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """The plan of a run, made before its training begins.
+class AskedWork:
+    """What a run asks for, and where on this machine it is done.
 
     Attributes:
-        work: what the run asks for.
-        machines: this machine.
-        fits: what was fitted on earlier measurements of this machine.
+        work: the work.
+        training_gpus: GPUs that it trains on; 0: it trains on the CPU.
+        serves_on_gpu: whether its export is measured on a GPU.
+        price_per_hour: what this machine costs for an hour; None: not known.
     """
 
     work: Work
-    machines: Machines
-    fits: Fits
+    training_gpus: int
+    serves_on_gpu: bool
+    price_per_hour: float | None
 
 
 def work_of_run(
@@ -70,7 +77,7 @@ def work_of_run(
     installation: Installation,
     snapshot: Snapshot,
     prepared: Prepared[Any],
-) -> Work | None:
+) -> AskedWork | None:
     """Return what a run on this machine asks for; None where another machine trains.
 
     This machine is measured, if the home does not know it yet. A run does not fail because it
@@ -91,28 +98,59 @@ def work_of_run(
     pipeline = pipeline.model_copy(update={"training": training})
     try:
         this_device(installation.home)
-        return steps_of(kind).plan(
-            pipeline, installation, facts_of_snapshot(pipeline, snapshot, read=False)
-        )
+        facts = facts_of_snapshot(pipeline, snapshot, read=False)
+        work = steps_of(kind).plan(pipeline, installation, facts)
+        return asked_of(work, pipeline, _gpus_of_ray())
     except Exception as error:
         _warn(error)
         return None
 
 
+def asked_of(work: Work, pipeline: Pipeline, gpus: int = 0) -> AskedWork:
+    """Return what a run asks for: workers have a GPU if there is one for each of them.
+
+    Args:
+        work: the work.
+        pipeline: says where the model is served, and the price of the machine.
+        gpus: GPUs that the workers may have.
+    """
+    training = work.training
+    has_gpus = training.engine == "torch" and gpus >= training.workers
+    return AskedWork(
+        work,
+        training_gpus=training.workers if has_gpus else 0,
+        serves_on_gpu=pipeline.serving.on_gpu and work.online.engine != "openvino",
+        price_per_hour=pipeline.batch.price_per_hour,
+    )
+
+
+def _gpus_of_ray() -> int:
+    """Return the GPUs of the connected Ray; without one here torch is not imported to ask."""
+    if not this_machine().gpu:
+        return 0
+    from millrace.models.training.workers import gpus_of_ray
+
+    return gpus_of_ray()
+
+
 @contextmanager
 def planned_beside(
-    work: Work | None, installation: Installation
+    asked: AskedWork | None, installation: Installation
 ) -> Iterator["Future[RunPlan | None]"]:
     """Plan a run in a thread beside the block, in which this process waits for a training.
 
     The thread imports nothing: two threads that import at a time may each find a module of the
     other half done. `work_of_run` has imported what it needs.
+
+    Args:
+        asked: what the run asks for; None: it is not planned.
+        installation: has the ledger, and this machine's measurements.
     """
     planned: Future[RunPlan | None] = Future()
 
     def plan() -> None:
         try:
-            planned.set_result(None if work is None else _plan_run(work, installation))
+            planned.set_result(None if asked is None else _plan_run(asked, installation))
         except Exception as error:  # a run does not fail because it was not planned
             _warn(error)
             planned.set_result(None)
@@ -122,13 +160,25 @@ def planned_beside(
     yield planned
 
 
-def _plan_run(work: Work, installation: Installation) -> RunPlan:
+def _plan_run(asked: AskedWork, installation: Installation) -> RunPlan:
     """Return the plan of a run, and warn of what does not fit into this machine's memory."""
-    fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
-    machines = Machines(THIS_MACHINE, this_device(installation.home))
-    for fault in plan_sheet(work, machines, fits).faults:
-        log.warning("%s", fault)
-    return RunPlan(work, machines, fits)
+    plan = _plan_of(asked, installation)
+    if plan.trains is not None:
+        for fault in plan_sheet(plan.work, plan.trains.machines, plan.trains.fits).faults:
+            log.warning("%s", fault)
+    return plan
+
+
+def _plan_of(asked: AskedWork, installation: Installation) -> RunPlan:
+    measured = read_measurements(ledger_of(installation))
+    cpu = cpu_place(installation, measured, asked.price_per_hour)
+    gpus = asked.training_gpus
+    return RunPlan(
+        asked.work,
+        trains=gpu_place(measured, gpus) if gpus else cpu,
+        serves=gpu_place(measured, 1) if asked.serves_on_gpu else cpu,
+        price_per_hour=asked.price_per_hour,
+    )
 
 
 def record_run(
@@ -137,29 +187,45 @@ def record_run(
     installation: Installation,
     trained: Trained[Any],
     exported: Exported,
+    report: KindReport,
     run: TrackedRun,
-) -> Mapping[str, str]:
-    """Append a run's measurements to the ledger; return them beside the plan, as a file of the run.
+) -> KindReport:
+    """Append a run's measurements to the ledger; return its report with them beside the plan.
 
-    The ledger is written in a thread. A run does not fail because it cannot be written: then a
-    warning is logged.
+    They are a file of the run and a section of its page, which is also a Prefect artifact. The
+    ledger is written in a thread. A run does not fail because it cannot be written: then a warning
+    is logged.
     """
     plan = planned.result()
     if plan is None:
-        return {}
-    measured = measured_in(plan, kind, trained, exported.chosen, run.run_id)
+        return report
+    chosen: AnyCandidate = exported.chosen
+    measured = measured_in(plan, kind, trained, chosen.name, chosen.speed, run.run_id)
     Thread(target=_append, args=(installation, measured), name="append-measurements").start()
-    rows = {
-        each.quantity: {
-            "estimate": each.estimate,
-            "low": each.low,
-            "high": None if each.high == float("inf") else each.high,
-            "measured": each.measured,
-            "terms": dict(each.terms),
-        }
-        for each in measured
+    derived = [
+        *tail_of(chosen.speed),
+        *derived_figures(measured, plan.work, plan.price_per_hour),
+    ]
+    rows = [each.cells() for each in (*fitted_figures(measured), *derived)]
+    return replace(
+        report,
+        texts={**report.texts, FILE: _as_json(measured, derived)},
+        sections=[*report.sections, ("Plan", table(HEAD, rows))],
+    )
+
+
+def _as_json(measured: Sequence[Measurement], derived: Sequence[ComparedFigure]) -> str:
+    """Return `plan.json`: the quantities with their terms, and what follows from them."""
+    fitted = {
+        each.name: {**each.as_json(), "terms": dict(own.terms)}
+        for each, own in zip(fitted_figures(measured), measured, strict=True)
     }
-    return {FILE: json.dumps({"machine": str(this_machine()), "quantities": rows}, indent=2)}
+    whole = {
+        "machine": str(this_machine()),
+        "quantities": fitted,
+        "derived": {each.name: each.as_json() for each in derived},
+    }
+    return json.dumps(whole, indent=2)
 
 
 def _append(installation: Installation, measured: Sequence[Measurement]) -> None:
@@ -172,128 +238,58 @@ def _append(installation: Installation, measured: Sequence[Measurement]) -> None
 
 def record_batch(
     pipeline: Pipeline, installation: Installation, version: ModelVersion, report: BatchReport
-) -> None:
-    """Append a batch job's time to the ledger, beside its estimate.
+) -> Mapping[str, str]:
+    """Append a batch job's time to the ledger; return it beside its estimate, as a file of its run.
 
     A job does not fail because its plan could not be recorded: then a warning is logged.
     """
     if installation.ray_address != EMBEDDED:
-        return
+        return {}
     try:
-        measured = _measured_batch(pipeline, installation, version, report)
+        facts = data_facts(pipeline, installation, call_functions=False)
+        work = steps_of(version.kind).plan(pipeline, installation, facts)
+        plan = _plan_of(asked_of(work, pipeline), installation)
+        name = version.tags.get(CANDIDATE_TAG)
+        measured = measured_batch(plan, version.kind, name, report)
         append_measurements(ledger_of(installation), measured)
     except Exception as error:
         _warn(error)
+        return {}
+    price, units = plan.price_per_hour, units_of(report)
+    derived = [each for job in measured for each in batch_figures(job, units, work.unit, price)]
+    return {FILE: _as_json(measured, derived)} if measured else {}
 
 
-def _measured_batch(
-    pipeline: Pipeline, installation: Installation, version: ModelVersion, report: BatchReport
-) -> list[Measurement]:
-    """Return the measurement of a batch job; nothing if an earlier run did a part of it."""
-    device = this_device(installation.home)
-    machines = Machines(THIS_MACHINE, device)
-    facts = data_facts(pipeline, installation, call_functions=False)
-    work = steps_of(version.kind).plan(pipeline, installation, facts)
-    job, name = actors_on(work.batch, machines), version.tags.get(CANDIDATE_TAG)
-    variant = next((each for each in job.variants if each.name == name), None)
-    if variant is None or report.resumed or not report.scored:
-        return []
-    units, calls = float(report.scored), report.scored / job.call_units
-    if report.tokens_out is not None:
-        units = float(report.tokens_out + (report.tokens_in or 0))
-        calls = report.tokens_out / job.call_units
-    terms = job_terms(job, variant, units, calls, machines)
-    fits = fits_of(read_measurements(ledger_of(installation)), str(this_machine()))
-    plan = RunPlan(work, machines, fits)
-    return [_measurement(plan, version.kind, report.job, "batch_job", terms, report.seconds)]
+def record_certified(
+    package: Package, installation: Installation, snapshot: Snapshot
+) -> Mapping[str, str]:
+    """Measure a version's speed again; return it beside its estimate, as a file of its run.
+
+    A certificate does not fail because the speed could not be measured: then a warning is logged.
+
+    Args:
+        package: the version's files.
+        installation: has the ledger, and this machine's measurements.
+        snapshot: the data that the version was certified on.
+    """
+    version = package.version
+    try:
+        steps, pipeline = steps_of(version.kind), pipeline_of(package)
+        facts = facts_of_snapshot(pipeline, snapshot, read=False)
+        work = steps.plan(pipeline, installation, facts)
+        speed = steps.measure_speed(package, installation)
+        plan = _plan_of(asked_of(work, pipeline), installation)
+        name = version.tags.get(CANDIDATE_TAG, "")
+        measured = measured_speed(plan, version.kind, name, speed, version.run_id)
+        append_measurements(ledger_of(installation), measured)
+    except Exception as error:
+        _warn(error)
+        return {}
+    price = plan.price_per_hour
+    derived = [*tail_of(speed), *derived_figures(measured, work, price)]
+    return {LIVE_FILE: _as_json(measured, derived)} if measured else {}
 
 
 def _warn(error: BaseException) -> None:
     why = next(iter(str(error).splitlines()), type(error).__name__)
     log.warning("the plan was not recorded: %s", why)
-
-
-def measured_in(
-    plan: RunPlan,
-    kind: ModelKind,
-    trained: Trained[Any],
-    chosen: AnyCandidate,
-    run_id: str,
-) -> list[Measurement]:
-    """Return the measurements of a run, each with its estimate."""
-    training = plan.work.training
-    found: list[tuple[Name, Terms, float | None]] = [
-        (
-            "training_step",
-            training_step_terms(training, plan.machines),
-            step_seconds_of(training, plan.work.unit, trained.history),
-        ),
-        (
-            "training_memory",
-            training_memory_terms(training, plan.work.online.engine),
-            memory_of(trained.history),
-        ),
-    ]
-    speed, online = chosen.speed, plan.work.online
-    variant = next((each for each in online.variants if each.name == chosen.name), None)
-    if speed is not None and variant is not None:
-        alone = replace(online, instances=1)
-        full = call_terms(alone, variant, online.call_units, plan.machines)
-        per_unit = {name: value / online.call_units for name, value in full.items()}
-        latency = speed.latency_ms / 1000
-        found += [
-            ("online_call", call_terms(alone, variant, 1, plan.machines), latency),
-            ("online_unit", per_unit, 1 / speed.per_second if speed.per_second else None),
-            ("online_memory", serving_memory_terms(alone, variant), peak_of(speed)),
-        ]
-    return [
-        _measurement(plan, kind, run_id, name, terms, value)
-        for name, terms, value in found
-        if value is not None and value > 0
-    ]
-
-
-def _measurement(
-    plan: RunPlan, kind: ModelKind, run_id: str, name: Name, terms: Terms, value: float
-) -> Measurement:
-    estimate = estimate_quantity(name, "", terms, plan.fits)
-    return Measurement(
-        quantity=name,
-        model=plan.work.model,
-        kind=kind.name,
-        machine=str(this_machine()),
-        run_id=run_id,
-        estimate=estimate.value,
-        low=estimate.low or 0.0,
-        high=float("inf") if estimate.high is None else estimate.high,
-        measured=value,
-        terms=terms,
-        time=datetime.now(UTC),
-    )
-
-
-def step_seconds_of(
-    training: TrainingWork, unit: str, history: Sequence[Mapping[str, Any]]
-) -> float | None:
-    """Return the median time of a step, of the second half of the reports.
-
-    The first reports include what happens once, such as the allocation of memory.
-    """
-    name = "samples_per_second" if unit == "rows" else "tokens_per_second"
-    rates = [float(report[name]) for report in history if report.get(name)]
-    late = rates[len(rates) // 2 :]
-    if not late:
-        return None
-    return training.step_units * training.workers / median(late)
-
-
-def memory_of(history: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the peak memory of a worker, in bytes."""
-    peaks = [float(report[MEMORY]) for report in history if MEMORY in report]
-    return max(peaks) * MIB if peaks else None
-
-
-def peak_of(speed: Any) -> float | None:
-    """Return the peak memory of the process that measured a candidate, in bytes."""
-    peak = getattr(speed, "peak_memory_bytes", None)
-    return None if peak is None else float(peak)

@@ -270,9 +270,9 @@ def _tracked(
         )
         report = score(found, job, target, how, take, check)
         if not report.unchanged:
-            tracked.finish(pipeline, report)
+            plan = record_batch(pipeline, installation, package.version, report)
+            tracked.finish(pipeline, report, plan)
             _report_drift(run, pipeline, job, report, reporter)
-            record_batch(pipeline, installation, package.version, report)
     return report
 
 

@@ -140,7 +140,7 @@ class LanguageExporter:
         known = self.reference
         probe = run_probe(
             *(self.make(EXACT_VARIANT).path, self._reference),
-            tokens_only=True,
+            only="--tokens-only",
             context=self.context,
             threads=self.threads,
             limits=self.limits,

@@ -1,6 +1,8 @@
 """Measures a variant of a language model against transformers, in a subprocess."""
 
 import json
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ from pydantic import TypeAdapter
 
 from millrace.export.language.engine_speed import LanguageSpeed
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
-from millrace.export.language.transformers_reference import Reference
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.transformers_reference import PIECES, Reference
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
@@ -55,8 +58,36 @@ def measure(
         size_bytes=size,
         **exactness_of(probe),
     )
-    speed = TypeAdapter(LanguageSpeed).validate_python(probe["speed"])
+    speed = _speed_of(probe)
     return LanguageCandidate(name, variant.path, variant.digest, size, speed, stage)
+
+
+def measure_speed(
+    variant: Path, pieces: TokenPieces, *, context: int, threads: int, limits: Limits
+) -> LanguageSpeed:
+    """Measure only the speed of a variant for OpenVINO.
+
+    Args:
+        variant: folder of the variant.
+        pieces: the text that prompts are cut from.
+        context: the model's context length in tokens.
+        threads: threads that serving uses.
+        limits: time and memory limits of the subprocess.
+
+    Raises:
+        WorkError: the variant cannot be loaded or run, or the measurement exceeded the limits.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pieces.write(folder / PIECES)
+        probe = run_probe(
+            variant, folder, context=context, threads=threads, limits=limits, only="--speed-only"
+        )
+    return _speed_of(probe)
+
+
+def _speed_of(probe: Mapping[str, Any]) -> LanguageSpeed:
+    return TypeAdapter(LanguageSpeed).validate_python(probe["speed"])
 
 
 def exactness_of(probe: dict[str, Any]) -> dict[str, int]:
@@ -78,7 +109,7 @@ def run_probe(
     context: int,
     threads: int,
     limits: Limits,
-    tokens_only: bool = False,
+    only: str | None = None,
     python: Path | None = None,
 ) -> dict[str, Any]:
     """Run `language_probe` on a variant, and return its results.
@@ -89,7 +120,7 @@ def run_probe(
         context: the model's context length in tokens.
         threads: threads that serving will use.
         limits: time and memory limits of the subprocess.
-        tokens_only: whether to compare only greedy tokens and tokenization.
+        only: option of the probe that measures a part; None: all is measured.
         python: Python interpreter of the subprocess; None for the current interpreter.
 
     Raises:
@@ -97,7 +128,7 @@ def run_probe(
     """
     options: list[str | Path] = [variant, reference, "--context", str(context)]
     options += ["--threads", str(threads)]
-    options += ["--tokens-only"] if tokens_only else []
+    options += [only] if only else []
     output = run_in_subprocess(
         "millrace.export.language.language_probe",
         options,

@@ -4,7 +4,8 @@ The program runs in its own process, so that a crash ends nothing else, and the 
 that of the variant. REQUESTS is an npz file: a full batch, and then the golden requests, whose
 answers are written to the npz file ANSWERS. TEST is an npy file with the test split, whose answers
 are written to the npy file TEST_ANSWERS. The program prints the measured speed, and the number of
-test rows that were answered in batches of serving's size, as one line of JSON.
+test rows that were answered in batches of serving's size, as one line of JSON. Without ANSWERS it
+measures only the speed.
 """
 
 import json
@@ -66,9 +67,11 @@ def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:
 def main() -> None:
     """Time one row and a full batch; answer the golden requests and the test split."""
     parser = ArgumentParser(description=__doc__)
-    for name in ("model", "requests", "answers", "test", "test_answers"):
+    for name in ("model", "requests"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--batch-rows", type=int, required=True, help="rows of a full batch")
+    for name in ("answers", "test", "test_answers"):
+        parser.add_argument(name, type=Path, nargs="?")
+    parser.add_argument("--batch-rows", type=int, help="rows of a full batch")
     parser.add_argument("--padding", type=int, help="id of the token that pads texts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
@@ -80,6 +83,9 @@ def main() -> None:
     row = next(request for request in requests if _rows(request) == 1)
     session = _open_session(given.model, given.threads, given.tensorrt, given.gpu)
     speed = speed_of(session, row, full)
+    if given.answers is None:
+        sys.stdout.write(json.dumps({"speed": asdict(speed)}) + "\n")
+        return
     if this_machine().cores > given.threads:  # the outputs are not timed, so all cores are used
         session = _open_session(given.model, this_machine().cores, given.tensorrt, given.gpu)
     answers = [{"answers": session.run(request)} for request in requests]

@@ -30,6 +30,8 @@ from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.row_batches import answer_rows, golden_requests, split_rows
 
+PROBE, WHAT = "millrace.export.onnx.graph_probe", "its measurement"
+
 
 def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[str, float | None]:
     """Return the class with the lowest metric on its own rows, and that metric.
@@ -198,6 +200,32 @@ def measure(
     )
 
 
+def measure_speed(
+    path: Path, read: ModelInput, rows: Array, threads: int, limits: Limits, *, gpu: bool = False
+) -> GraphSpeed:
+    """Measure only the speed of a file, in a subprocess.
+
+    Args:
+        path: the ONNX file.
+        read: the model's input.
+        rows: a full batch.
+        threads: threads that serving uses.
+        limits: time and memory limits of the subprocess.
+        gpu: whether to measure on a GPU, if there is one, as serving runs.
+
+    Raises:
+        WorkError: the file cannot be loaded or run, or the measurement exceeded the limits.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "asked.npz"
+        requests = (read.trimmed(each) for each in (rows, rows[:1]))
+        batch_file.write(asked, ({read.name: each} for each in requests))
+        words: list[str | Path] = [path, asked, "--threads", str(threads)]
+        words += ["--gpu"] if gpu else []
+        output = run_in_subprocess(PROBE, words, limits, what=WHAT, retry_killed=False)
+    return GraphSpeed(**json.loads(output)["speed"])
+
+
 def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[GraphSpeed, int, list[Array]]:
@@ -216,15 +244,7 @@ def _run_probe(
         if evidence.read.padding is not None:
             options = [*options, "--padding", str(evidence.read.padding)]
         words: list[str | Path] = [path, *files, *options]
-        output = json.loads(
-            run_in_subprocess(
-                "millrace.export.onnx.graph_probe",
-                words,
-                limits,
-                what="its measurement",
-                retry_killed=False,
-            )
-        )
+        output = json.loads(run_in_subprocess(PROBE, words, limits, what=WHAT, retry_killed=False))
         answers = [batch["answers"] for batch in batch_file.read(answered)]
         test_answered.replace(answers_file(path))
     return GraphSpeed(**output["speed"]), output["serving_rows"], answers

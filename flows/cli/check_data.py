@@ -23,7 +23,9 @@ from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.data.sources.csv_quotes import describe_line_breaks
 
 if TYPE_CHECKING:
+    from millrace.models.common.installation import Installation
     from millrace.models.config.pipeline import Pipeline
+    from millrace.models.planner.sheet import MemoryFault
 
 
 def check_first_rows(pipeline: "Pipeline") -> None:
@@ -56,14 +58,15 @@ def check_all_rows(pipeline: "Pipeline") -> None:
         TransientError: the source cannot be read.
     """
     from millrace.tasks.check_all import check_all
-    from millrace.tasks.plan import memory_faults
     from millrace.tasks.progress import bar
 
     stored = _newest_snapshot(pipeline)
     installation = load_settings().installation()
     console.set_up_logging()
     with console.reserve_stdout(), bar("check", None, "rows") as shown:
-        found = check_all(pipeline, stored, installation, shown.update)
+        faults = _memory_faults(pipeline, installation)
+        does_fit = not any(each.what == "training" for each in faults)
+        found = check_all(pipeline, stored, installation, shown.update, builds=does_fit)
     report(f"columns: {found.schema}")
     rows = found.rows + found.quarantined
     bad = f", {found.quarantined:,} to quarantine: {describe_reasons(found.reasons)}"
@@ -76,11 +79,20 @@ def check_all_rows(pipeline: "Pipeline") -> None:
         report(f"warning: {line}")
     if found.repeated_keys:
         report(f"warning: {found.repeated_keys}")
-    model = f"built, {found.model}" if found.model else "not built, because it refers to others"
-    report(f"model: {model}")
-    if found.model:
-        for fault in memory_faults(pipeline, installation):
-            report(f"warning: {fault}")
+    why = "it refers to others" if does_fit else "it does not fit into memory"
+    report(f"model: {f'built, {found.model}' if found.model else f'not built, because {why}'}")
+    for fault in faults:
+        report(f"warning: {fault}")
+
+
+def _memory_faults(pipeline: "Pipeline", installation: "Installation") -> "tuple[MemoryFault, ...]":
+    """Return what does not fit into memory; nothing if it cannot be planned."""
+    from millrace.tasks.plan import memory_faults
+
+    try:
+        return memory_faults(pipeline, installation)
+    except MillraceError:  # the check itself says what is wrong
+        return ()
 
 
 def _report_refusal(pipeline: "Pipeline", found: SampleCheck) -> None:

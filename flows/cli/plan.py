@@ -45,7 +45,9 @@ def plan(
     ] = False,
     accuracy: Annotated[
         bool,
-        typer.Option("--accuracy", help="Show how far earlier estimates were off; without FILE."),
+        typer.Option(
+            "--accuracy", help="Show how far earlier estimates were off, and what to run next."
+        ),
     ] = False,
     pictures: Annotated[
         Path | None,
@@ -55,7 +57,9 @@ def plan(
 ) -> None:
     """Plan memory, speed and cost of a pipeline, before anything is trained or rented."""
     if accuracy:
-        show_accuracy(pictures, as_json=as_json)
+        from millrace.flows.cli.plan_accuracy import show_accuracy
+
+        show_accuracy(files or (), pictures, as_json=as_json)
         return
     given = _require_files(files, load, budget)
     pipelines, plans = _plan_files(given, set_, hardware, load, budget)
@@ -123,10 +127,10 @@ def _require_files(
 def _draw_plan(verdicts: "Sequence[Verdict]", folder: Path) -> None:
     from millrace.tasks.reports.plan_plots import pictures_of
 
-    _write_pictures(pictures_of(verdicts[0].sheet.work, verdicts), folder)
+    write_pictures(pictures_of(verdicts[0].sheet.work, verdicts), folder)
 
 
-def _write_pictures(figures: "Mapping[str, Figure]", folder: Path) -> None:
+def write_pictures(figures: "Mapping[str, Figure]", folder: Path) -> None:
     """Write figures as PNG files, and say where.
 
     Raises:
@@ -253,38 +257,3 @@ def _report_choice(verdicts: "Sequence[Verdict]") -> None:
         report(f"cheapest that is enough: {best.sheet.machines}, {cost}")
     for warning in old_prices([each.sheet.machines for each in verdicts], datetime.now(UTC).date()):
         report(f"warning: {warning}")
-
-
-def show_accuracy(pictures: Path | None, *, as_json: bool) -> None:
-    """Print how far the estimates of earlier runs were off, by quantity and machine."""
-    from millrace.flows import tool_variables
-    from millrace.models.planner.estimates import QUANTITIES
-    from millrace.models.planner.measurements import accuracy_of, read_measurements
-    from millrace.tasks.plan import ledger_of
-
-    installation = tool_variables.apply(load_settings()).installation()
-    measurements = read_measurements(ledger_of(installation))
-    found = accuracy_of(measurements)
-    if pictures is not None and found:
-        from millrace.tasks.reports.plan_plots import accuracy_figure
-
-        _write_pictures({"accuracy.png": accuracy_figure(measurements)}, pictures)
-    if as_json:
-        console.print_json(found)
-        return
-    if not found:
-        report("nothing is measured yet: `millrace run` and `millrace score` measure")
-        return
-    for machine in dict.fromkeys(each.machine for each in found):
-        rows = [
-            (
-                QUANTITIES[each.quantity].words,
-                f"{each.count:,}",
-                f"{each.median_error:.1%}",
-                "-" if each.held is None else f"{each.held:.0%}",
-            )
-            for each in found
-            if each.machine == machine
-        ]
-        head = ("quantity", "measured", "median error", "in the interval")
-        console.print_table(f"accuracy of the estimates, {machine}", head, rows)

@@ -1,11 +1,13 @@
 """What a network costs by its own operations, counted once on two rows of input.
 
-The network runs forward and backward on the CPU; torch says which operations it does and which
-tensors it keeps. So every family counts in the same way, a user's own class too.
+The network runs forward and backward; torch says which operations it does and which tensors it
+keeps. So every family counts in the same way, a user's own class too. On the device `meta` it takes
+no memory and no time, so that a network is counted which does not fit into memory.
 """
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -33,10 +35,11 @@ def count_network(network: nn.Module, example: Array) -> NetworkCost:
     """Count a network's operations, parameters and kept bytes.
 
     Args:
-        network: a module on the CPU; its state is the same afterwards.
+        network: a module on the CPU or on `meta`; its state is the same afterwards.
         example: `COUNTED_ROWS` rows of input.
     """
-    rows = torch.from_numpy(example)
+    parameters = list(network.parameters())
+    rows = torch.from_numpy(example).to(parameters[0].device)
     was_training, forward = network.training, FlopCounterMode(display=False)
     state = {name: value.clone() for name, value in network.state_dict().items()}
     network.eval()
@@ -45,12 +48,12 @@ def count_network(network: nn.Module, example: Array) -> NetworkCost:
         network(rows)
     network.train()
     saved: dict[int, int] = {}
-    own = {each.untyped_storage().data_ptr() for each in network.parameters()}
+    own = {identity_of(each.untyped_storage()) for each in parameters}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage.nbytes()
+        if identity_of(storage) not in own:
+            saved[identity_of(storage)] = storage.nbytes()
         return tensor
 
     both, all_kernels = FlopCounterMode(display=False), _Kernels()
@@ -61,7 +64,6 @@ def count_network(network: nn.Module, example: Array) -> NetworkCost:
     network.zero_grad(set_to_none=True)
     network.load_state_dict(state)
     network.train(was_training)
-    parameters = list(network.parameters())
     return NetworkCost(
         parameters=sum(each.numel() for each in parameters),
         trained=sum(each.numel() for each in parameters if each.requires_grad),
@@ -72,3 +74,8 @@ def count_network(network: nn.Module, example: Array) -> NetworkCost:
         training_kernels=all_kernels.count,
         input_bytes=example.nbytes / len(rows),
     )
+
+
+def identity_of(storage: torch.UntypedStorage) -> int:
+    """Return what tells storages apart that are alive; on `meta` they have no address."""
+    return int(StorageWeakRef(storage).cdata)  # type: ignore[no-untyped-call]

@@ -35,14 +35,17 @@ class Estimated:
         words: what it is.
         unit: its unit.
         terms: the names of its terms.
+        counted: terms whose bytes are there at least once, so that their weight is at least 1.
     """
 
     words: str
     unit: Unit
     terms: tuple[str, ...]
+    counted: tuple[str, ...] = ()
 
 
 _STARTED = ("step", "call", "calls", "job", "rounds")
+_STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
 _CALL = ("operations", "weights", "activations", "kernels", "call")
 _TREES, _DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
@@ -57,7 +60,11 @@ QUANTITIES: Mapping[Name, Estimated] = {
     "training_memory": Estimated(
         "peak memory of a training worker",
         "bytes",
-        ("runtime", "tree_runtime", "decoder_runtime", "states", "activations", "data"),
+        (
+            *("runtime", "text_runtime", "tree_runtime", "decoder_runtime"),
+            *("states", "activations", "data"),
+        ),
+        counted=("states", "activations", "data"),
     ),
     "online_call": Estimated(
         "latency of one row or token",
@@ -73,6 +80,7 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "peak memory of a serving process",
         "bytes",
         ("runtime", "decoder_runtime", "weights", "activations"),
+        counted=("weights",),
     ),
     "batch_job": Estimated(
         "time of a batch job",
@@ -117,22 +125,32 @@ def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str,
     }
 
 
-def training_memory_terms(training: TrainingWork, serves: Engine) -> dict[str, float]:
+def training_memory_terms(
+    training: TrainingWork, serves: Engine, *, on_gpu: bool = False
+) -> dict[str, float]:
     """Return the terms of a worker's peak memory, in bytes.
+
+    On a GPU the allocator gives the memory of activations to the gradients, layer by layer in the
+    backward pass, so the larger of both counts.
 
     Args:
         training: the training.
         serves: the engine of the exported model, by which a decoder is known.
+        on_gpu: whether the worker has a GPU, whose memory is meant.
     """
     parts = training.memory
-    states = sum(parts.get(name, 0.0) for name in ("weights", "gradients", "optimizer", "trees"))
+    states = sum(parts.get(name, 0.0) for name in _STATES)
     activations = sum(parts.get(name, 0.0) for name in ("activations", "logits"))
+    data = sum(parts.values()) - states - activations
+    if on_gpu:
+        gradients = parts.get("gradients", 0.0)
+        states, activations = states - gradients, max(activations, gradients)
     return {
         **dict.fromkeys(QUANTITIES["training_memory"].terms, 0.0),
-        _runtime_of(serves): RUNTIME_BYTES,
+        "text_runtime" if training.reads_texts else _runtime_of(serves): RUNTIME_BYTES,
         "states": states,
         "activations": activations,
-        "data": sum(parts.values()) - states - activations,
+        "data": data,
     }
 
 

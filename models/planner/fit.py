@@ -94,6 +94,7 @@ def fit_terms(
     described: Sequence[Mapping[str, float]] = (),
     robust: bool = False,
     estimated: Collection[int] | None = None,
+    counted: Sequence[str] = (),
 ) -> Fit:
     """Fit the weights of terms by non-negative least squares on relative errors.
 
@@ -107,13 +108,15 @@ def fit_terms(
         robust: weigh large errors less: sum of absolute relative errors, by reweighting.
         estimated: numbers of the measurements like those that will be estimated, whose errors give
             the interval; None: all.
+        counted: the terms whose weight is at least 1.
     """
     import numpy as np
 
     values = np.array([[row[name] for name in names] for row in rows])
     times = np.asarray(measured, dtype=float)
-    weights = _solve(values / times[:, None], robust)
-    errors = cross_validated(rows, measured, names, groups=groups, robust=robust)
+    least = _least(names, counted)
+    weights = _solve(values / times[:, None], robust, least)
+    errors = cross_validated(rows, measured, names, groups=groups, robust=robust, counted=counted)
     low, high = interval_of(
         [ratio for row, ratio in errors.items() if estimated is None or row in estimated]
     )
@@ -130,6 +133,7 @@ def cross_validated(
     *,
     groups: Sequence[Hashable] | None = None,
     robust: bool = False,
+    counted: Sequence[str] = (),
 ) -> dict[int, float]:
     """Return measured ÷ estimated of each row, by a fit on the rows of the other groups.
 
@@ -145,7 +149,7 @@ def cross_validated(
         held = np.array([each == group for each in belonging])
         if (~held).sum() < len(names):
             continue
-        weights = _solve(values[~held] / times[~held, None], robust)
+        weights = _solve(values[~held] / times[~held, None], robust, _least(names, counted))
         for index in np.flatnonzero(held):
             estimate = float(values[index] @ weights)
             if estimate > 0:
@@ -153,12 +157,20 @@ def cross_validated(
     return ratios
 
 
-def _solve(relative: "Array", robust: bool) -> "Array":
+def _least(names: Sequence[str], counted: Sequence[str]) -> "Array":
+    """Return the smallest weight of each term."""
+    import numpy as np
+
+    return np.array([float(name in counted) for name in names])
+
+
+def _solve(relative: "Array", robust: bool, least: "Array") -> "Array":
     """Return the weights whose sum of terms is nearest to 1 in every row.
 
     Args:
         relative: terms ÷ measurement, `[rows, terms]`.
         robust: minimize absolute errors instead of squares (iteratively reweighted least squares).
+        least: the smallest weight of each term.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -166,13 +178,13 @@ def _solve(relative: "Array", robust: bool) -> "Array":
     # nnls wants columns of similar size.
     sizes = np.linalg.norm(relative, axis=0)
     sizes[sizes == 0] = 1
-    scaled, emphasis = relative / sizes, np.ones(len(relative))
-    weights = nnls(scaled, emphasis)[0]
+    scaled, rest = relative / sizes, 1 - relative @ least
+    weights = nnls(scaled, rest)[0]
     for _ in range(ROBUST_ROUNDS if robust else 0):
-        errors = np.abs(scaled @ weights - 1)
+        errors = np.abs(scaled @ weights - rest)
         emphasis = 1 / np.sqrt(np.maximum(errors, LEAST_ERROR))
-        weights = nnls(scaled * emphasis[:, None], emphasis)[0]
-    return np.asarray(weights / sizes)
+        weights = nnls(scaled * emphasis[:, None], rest * emphasis)[0]
+    return np.asarray(least + weights / sizes)
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float]:

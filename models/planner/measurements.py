@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.fit import Fit
-from millrace.models.planner.published_cpu import published_fits
+from millrace.models.planner.published_runs import published_fits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,26 +107,33 @@ def _to_arrow(measurements: Sequence[Measurement]) -> "pa.Table":
     return pa.Table.from_pylist(rows, schema)
 
 
-def fits_of(measurements: Sequence[Measurement], machine: str) -> dict[Name, Fit]:
-    """Return the fits of a CPU machine, by quantity.
+def fits_of(
+    measurements: Sequence[Measurement], machine: str, *, on_gpu: bool = False
+) -> dict[Name, Fit]:
+    """Return the fits of a machine, by quantity.
 
     The published weights, times one factor for each quantity that the machine has measured. Few
     measurements can tell how fast a machine is, and not how each part of the work is.
+
+    Args:
+        measurements: the ledger.
+        machine: the machine, as the ledger names it.
+        on_gpu: whether it is a GPU.
     """
-    fits = published_fits()
+    fits = published_fits(on_gpu=on_gpu)
     for name, fit in fits.items():
         ratios = [
             each.measured / estimate
             for each in measurements
             if (each.quantity, each.machine) == (name, machine)
-            and (estimate := fit.estimate(_known_terms(each, fit)).value) > 0
+            and (estimate := fit.estimate(known_terms(each, fit)).value) > 0
         ]
         if ratios:
             fits[name] = scaled_fit(fit, ratios)
     return fits
 
 
-def _known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
+def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
     """Return the terms of a measurement; a term that its release did not have is 0."""
     return {name: measurement.terms.get(name, 0.0) for name in fit.weights}
 

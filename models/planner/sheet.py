@@ -125,7 +125,7 @@ def _training(
     work: Work, training: TrainingWork, machines: Machines, fits: Fits
 ) -> Mapping[str, Cell]:
     unit = work.unit
-    memory = worker_memory(work, training, fits)
+    memory = worker_memory(work, training, machines, fits)
     step = step_seconds(training, machines, fits)
     throughput = training.step_units * training.workers / step.value
     rate = Quantity(
@@ -216,9 +216,10 @@ def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
     return replace(training, workers=workers, steps=steps)
 
 
-def worker_memory(work: Work, training: TrainingWork, fits: Fits) -> Quantity:
+def worker_memory(work: Work, training: TrainingWork, machines: Machines, fits: Fits) -> Quantity:
     """Return the peak memory of a worker."""
-    terms = training_memory_terms(training, work.online.engine)
+    on_gpu = not machines.device.is_cpu
+    terms = training_memory_terms(training, work.online.engine, on_gpu=on_gpu)
     parts = None if "training_memory" in fits else {"runtime": RUNTIME_BYTES, **training.memory}
     return estimate_quantity("training_memory", "on each worker", terms, fits, parts)
 

@@ -35,6 +35,7 @@ class TrainingWork:
         workers_are_open: whether the machine decides how many there are: one for each GPU.
         half: the same training in bfloat16, which a GPU with such a rate does where the pipeline
             leaves the precision open; None: the precision is given.
+        reads_texts: whether a row is a text, whose libraries each worker loads.
     """
 
     workers: int
@@ -53,6 +54,7 @@ class TrainingWork:
     strategy: str = "ddp"
     workers_are_open: bool = False
     half: "TrainingWork | None" = None
+    reads_texts: bool = False
 
 
 @dataclass(frozen=True)

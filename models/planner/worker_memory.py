@@ -118,15 +118,20 @@ def activations_of(shape: Shape, load: Load) -> float:
     With gradient checkpointing a layer keeps its input only, and one layer at a time keeps all its
     activations.
     """
-    tokens, width = load.batch_size * load.context, 2 if load.half else _FULL
-    layer = tokens * _numbers_of_a_layer(shape, load) * width
+    tokens = load.batch_size * load.context
+    layer = tokens * _bytes_of_a_layer(shape, load)
     if not load.checkpointing:
         return shape.layers * layer
     return shape.layers * tokens * shape.hidden * _FULL + layer
 
 
-def _numbers_of_a_layer(shape: Shape, load: Load) -> float:
-    """Return how many numbers a layer keeps per token."""
+def _bytes_of_a_layer(shape: Shape, load: Load) -> float:
+    """Return the bytes that a layer keeps of a token.
+
+    With matrix products in bfloat16 the residual stream and the norms stay in float32, and what the
+    products read of them is kept once more in bfloat16.
+    """
+    width, copies = (2, 2 * shape.hidden * 2) if load.half else (_FULL, 0)
     split = load.workers if load.parallel == "tp" else 1
     # Each of both norms: its input in float32, the normalized input, and its output.
     norms = 2 * 3 * shape.hidden
@@ -135,7 +140,7 @@ def _numbers_of_a_layer(shape: Shape, load: Load) -> float:
     scores = 2 * shape.heads * load.context if shape.eager else 0
     # A gated MLP: the gate, its activation, the other branch, and their product.
     mlp = (4 if shape.gated else 2) * shape.intermediate
-    return norms + (attention + scores + mlp) / split
+    return norms * _FULL + copies + (attention + scores + mlp) / split * width
 
 
 def shape_of_sizes(decoder: Decoder, trained: int | None = None) -> Shape:

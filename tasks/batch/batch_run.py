@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 from millrace.models.common.installation import Installation
 from millrace.models.common.pictures import png_of
@@ -37,6 +38,7 @@ VERSION = "millrace.model_version"
 """Tag: the version that scores, which retention keeps while the run is open."""
 APPROVED = "millrace.approved"
 """Tag: whether the version was the approved one, which Triton serves or would serve."""
+NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 
@@ -90,8 +92,16 @@ class BatchRun:
         self.run.log_metrics(found.metrics())
         self.run.set_tags({"millrace.agreement": found})
 
-    def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
-        """Log the result of the job, with its plots."""
+    def finish(
+        self, pipeline: Pipeline, report: BatchReport, texts: Mapping[str, str] = NO_TEXTS
+    ) -> None:
+        """Log the result of the job, with its plots.
+
+        Args:
+            pipeline: the job's pipeline.
+            report: the job's report.
+            texts: other files of the run, by artifact path.
+        """
         measured = metrics_of(report, self.samples, self.actors, pipeline.batch.price_per_hour)
         unit = throughput(self.samples).unit
         self.run.log_metrics(measured)
@@ -112,7 +122,7 @@ class BatchRun:
             "plots/throughput.png": throughput_figure(self.samples),
             "plots/last_runs.png": runs_figure(_last_runs(self.run), unit),
         }
-        self.run.log_report({}, {path: png_of(each) for path, each in figures.items()})
+        self.run.log_report(texts, {path: png_of(each) for path, each in figures.items()})
         _end_dead_runs(self.run, report)
 
     def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mlflow.models import Model
 
-    from millrace.export.candidate import AnyCandidate
+    from millrace.export.candidate import AnyCandidate, Speed
     from millrace.export.certificate import Certificate, Header
     from millrace.export.select import Gates
     from millrace.models.common.installation import Installation
@@ -443,6 +443,16 @@ class KindSteps(Protocol):
             InputError: the snapshot differs from the certified one.
             TransientError: Triton does not answer.
             WorkError: the model does not answer.
+        """
+        ...
+
+    def measure_speed(self, package: Package, installation: Installation) -> Speed | None:
+        """Measure the speed of a version's files on this machine, as its export did.
+
+        Return None if these files are served by an engine that is not measured here.
+
+        Raises:
+            MillraceError: the files cannot be read or run.
         """
         ...
 

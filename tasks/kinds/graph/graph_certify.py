@@ -10,10 +10,12 @@ import numpy as np
 
 from millrace.export.onnx.graph_certificate import (
     GraphCertificate,
+    GraphSpeed,
     GraphStage,
     largest_difference,
     relative_loss,
 )
+from millrace.export.onnx.measure_graph import measure_speed
 from millrace.models.common.array_file import ArrayWriter
 from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
@@ -109,6 +111,35 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
     )
     certificate = work.certificate.with_stage(triton)
     return LiveGraph(certificate, files.version, client.endpoint.grpc, work.sizes, faults)
+
+
+def measure_graph_speed(package: Package, installation: Installation) -> GraphSpeed | None:
+    """Measure the speed of a version's ONNX file, on a full batch of its golden rows.
+
+    A variant that was certified with TensorRT is not measured, because its file is served with
+    what TensorRT makes of it.
+
+    Args:
+        package: the version's files.
+        installation: not needed.
+
+    Raises:
+        InputError: the files cannot be read.
+        WorkError: the file cannot be run.
+    """
+    files, pipeline = graph_files(package), pipeline_of(package)
+    chosen = certificate_of(package, GraphCertificate).chosen
+    if chosen is None or chosen.ties:
+        return None
+    rows, serving = files.golden()[0], pipeline.serving
+    return measure_speed(
+        files.model,
+        files.encoding.input,
+        np.resize(rows, (serving.max_batch_size, *rows.shape[1:])),
+        serving.intra_op_thread_count,
+        pipeline.export.limits.of_process,
+        gpu=serving.on_gpu,
+    )
 
 
 class _Work:

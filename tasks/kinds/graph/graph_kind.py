@@ -62,6 +62,7 @@ class GraphKind(ModelKind):
         "report": f"{HERE}.graph_report:report_graph",
         "evidence": f"{HERE}.graph_evidence:graph_evidence",
         "certify": f"{HERE}.graph_certify:certify_graph",
+        "measure_speed": f"{HERE}.graph_certify:measure_graph_speed",
         "predict": f"{HERE}.graph_predict:predict_rows",
         "load_request": f"{HERE}.graph_predict:golden_row",
         "batch_job": f"{HERE}.graph_batch:row_job",

@@ -105,6 +105,8 @@ def _training(
             "weights": weights,
             "gradients": trained,
             "optimizer": OPTIMIZER_STATES * trained,
+            # DDP copies the gradients to send them; see `gradient_as_bucket_view` of torch.
+            "gradient buckets": trained if spec.workers > 1 else 0,
             "activations": kept,
         },
         bytes_per_step=3 * kept + 2 * weights + OPTIMIZER_TRAFFIC * trained,
@@ -115,10 +117,26 @@ def _training(
         checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
         items=rows,
         workers_are_open=spec.num_workers is None,
+        reads_texts=facts.has_text,
     )
-    if spec.precision != "auto":
-        return training
-    return replace(training, half=replace(training, data_type="bf16"))
+    return training if spec.precision != "auto" else replace(training, half=_in_half(training))
+
+
+def _in_half(training: TrainingWork) -> TrainingWork:
+    """Return the training with matrix products in bfloat16.
+
+    The weights are kept once more in 16 bits. Of texts most of what is kept for the backward pass
+    is in 16 bits too; the norms of other networks keep float32.
+    """
+    memory = dict(training.memory)
+    kept, weights = memory["activations"], memory["weights"]
+    saved = kept / 2 if training.reads_texts else 0.0
+    return replace(
+        training,
+        data_type="bf16",
+        memory={**memory, "weights": 1.5 * weights, "activations": kept - saved},
+        bytes_per_step=training.bytes_per_step - 3 * saved,
+    )
 
 
 def variants_of(pipeline: Pipeline, parameters: int) -> tuple[Variant, ...]:
@@ -147,26 +165,37 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
             "max_tokens": tokenizer.max_tokens,
         }
     if ":" in pipeline.model.family or pipeline.model.pretrained is not None:
-        return _count(pipeline, inputs, facts.outputs)
+        return _count(pipeline, inputs, facts.outputs, "cpu")
     kept = KeptCounts(installation.home)
     spec = pipeline.model.model_dump(mode="json", include={"family", "params"})
     named = json.dumps([version("millrace"), spec, inputs, facts.outputs], sort_keys=True)
     key = sha256(named.encode()).hexdigest()
     if (known := kept.read(key)) is not None:
         return known
-    counted = _count(pipeline, inputs, facts.outputs)
+    counted = _count(pipeline, inputs, facts.outputs, "meta")
     kept.write(key, counted)
     return counted
 
 
-def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int) -> NetworkCost:
+def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int, device: str) -> NetworkCost:
+    """Build and count the module; on the CPU where it needs values, as the mask of a text does."""
     import numpy as np
+    import torch
 
     from millrace.models.families.count_network import COUNTED_ROWS, count_network
     from millrace.models.families.family import build_module
 
-    module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
     tokens = inputs.get("max_tokens")
-    if tokens is not None:
-        return count_network(module, np.ones((COUNTED_ROWS, tokens), np.int64))
-    return count_network(module, np.zeros((COUNTED_ROWS, inputs["in_features"]), np.float32))
+    example = (
+        np.zeros((COUNTED_ROWS, inputs["in_features"]), np.float32)
+        if tokens is None
+        else np.ones((COUNTED_ROWS, tokens), np.int64)
+    )
+    try:
+        with torch.device(device):
+            module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
+        return count_network(module, example)
+    except RuntimeError:
+        if device == "cpu":
+            raise
+        return _count(pipeline, inputs, outputs, "cpu")

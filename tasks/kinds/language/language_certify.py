@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.export.language.engine_speed import LanguageSpeed
 from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.language.language_variants import lacking_vllm
+from millrace.export.language.measure_language import measure_speed
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
+from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.language.corpus.token_table import open_token_table
@@ -98,6 +101,26 @@ def certify_language(
         as_certified=live.as_certified,
         as_transformers=live.as_transformers,
         faults=tuple(faults_of(certificate, live, exact=golden.exact)),
+    )
+
+
+def measure_language_speed(package: Package, installation: Installation) -> LanguageSpeed | None:
+    """Measure the speed of a version's files on held-out text; None if OpenVINO does not run them.
+
+    Raises:
+        InputError: the snapshot or its tokens differ from the certified ones, or files cannot be
+            read.
+        WorkError: the files cannot be run.
+    """
+    files = language_files(package)
+    if VariantFolder.read(files.folder).engine != "openvino_genai":
+        return None
+    return measure_speed(
+        files.folder,
+        _open_held_out(installation, files, certificate_of(package, LanguageCertificate)),
+        context=number_of(files.folder, "max_position_embeddings"),
+        threads=this_machine().cores,
+        limits=pipeline_of(package).export.limits.of_process,
     )
 
 

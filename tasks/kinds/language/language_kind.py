@@ -58,6 +58,7 @@ class LanguageKind(ModelKind):
         "report": f"{HERE}.language_report:report_language",
         "evidence": f"{HERE}.language_evidence:language_evidence",
         "certify": f"{HERE}.language_certify:certify_language",
+        "measure_speed": f"{HERE}.language_certify:measure_language_speed",
         "predict": f"{HERE}.language_predict:predict_text",
         "load_request": f"{HERE}.language_predict:refuse_load",
         "batch_job": f"{HERE}.language_batch:prompt_job",

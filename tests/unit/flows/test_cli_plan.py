@@ -165,6 +165,25 @@ def test_several_models_share_devices():
     assert len(packing["devices"]) == 1
 
 
+def test_a_training_that_does_not_fit_is_said_and_not_built():
+    words = (
+        "check",
+        EXAMPLES / "tabular.yaml",
+        "--full",
+        "--set",
+        "model.params.hidden=[90000,90000]",
+    )
+    done = CliRunner().invoke(main.make_app(("plan", "check")), [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    assert "model: not built, because it does not fit into memory" in done.stderr
+    # 8.1e9 weights on each of two workers, of five float32 numbers: with gradients, their copies
+    # for the other worker, and two moments
+    (warning,) = [line for line in done.stderr.splitlines() if "warning: training needs" in line]
+    assert float(re.search(r"needs (\d+) GB", warning)[1]) == pytest.approx(
+        2 * 8.1e9 * 20 / 1e9, rel=0.05
+    )
+
+
 def test_accuracy_is_shown_by_machine(home):
     own = [replace(FIRST, run_id=str(n), machine=m) for n, m in enumerate(("one", "one", "other"))]
     append_measurements(str(home / "tables" / "planner" / "measurements"), own)
@@ -173,11 +192,31 @@ def test_accuracy_is_shown_by_machine(home):
     assert "accuracy of the estimates, one" in words
     assert "accuracy of the estimates, other" in words
     assert "time of a training step │ 2 │ 20.0% │ 100%" in words
-    assert [each["count"] for each in json.loads(plan("--accuracy", "--json").stdout)] == [2, 1]
+    shown = json.loads(plan("--accuracy", "--json").stdout)
+    assert [each["count"] for each in shown["accuracy"]] == [2, 1]
 
 
 def test_without_measurements_there_is_no_accuracy():
     assert "nothing is measured yet" in plan("--accuracy").stderr
+
+
+def test_the_next_measurement_is_one_of_the_named_files():
+    file = EXAMPLES / "tabular.yaml"
+    (line,) = [each for each in plan("--accuracy", file).stderr.splitlines() if "teach" in each]
+    assert f"millrace run {file}" in line
+    assert "measured 0 times on this machine" in line
+    following = json.loads(plan("--accuracy", file, "--json").stdout)["next"]
+    assert following["command"].startswith(f"millrace run {file}")
+
+
+def test_pipelines_of_the_working_folder_may_be_next(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text("no: pipeline")
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(plan("--accuracy", "--json").stdout) == {"accuracy": [], "next": None}
+    for name in ("tabular.yaml", "tabular.csv"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    following = json.loads(plan("--accuracy", "--json").stdout)["next"]
+    assert following["file"] == "tabular.yaml"
 
 
 @pytest.mark.parametrize(

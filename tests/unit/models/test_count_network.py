@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from millrace.models.families.cnn import ResNet
 from millrace.models.families.count_network import count_network
+from millrace.models.families.mlp import Perceptron
 
 
 def example(width, rows=2):
@@ -65,3 +67,22 @@ def test_more_layers_start_more_kernels():
     ]
     assert counts[1].forward_kernels - counts[0].forward_kernels == 4
     assert counts[1].training_kernels > counts[1].forward_kernels
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Perceptron(64, 4, [32, 16], dropout=0.1),
+        lambda: ResNet(64, 4, image_shape=[1, 8, 8], channels=[8, 16]),
+    ],
+)
+def test_the_counts_are_the_same_without_memory(make):
+    with torch.device("meta"):
+        weightless = make()
+    assert count_network(weightless, example(64)) == count_network(make(), example(64))
+
+
+def test_a_network_that_no_machine_holds_is_counted():
+    with torch.device("meta"):
+        huge = Perceptron(10, 2, [2_000_000, 2_000_000])
+    assert count_network(huge, example(10)).parameters > 4e12

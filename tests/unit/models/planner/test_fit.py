@@ -75,3 +75,13 @@ def test_an_estimate_outside_of_the_fitted_region_says_so():
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((6, 4.8, 7.5))
     assert estimate.extrapolated == ("batch 65 is outside of 1 to 64",)
     assert fit.estimate({"a": 3.0}, {"batch": 64}).extrapolated == ()
+
+
+def test_a_counted_term_has_a_weight_of_at_least_one():
+    rows = [{"base": 100.0, "counted": n} for n in (1.0, 2.0, 3.0, 4.0)]
+    measured = [150.0, 149.0, 151.0, 150.0]
+    free = fit_terms(rows, measured, ("base", "counted"))
+    bounded = fit_terms(rows, measured, ("base", "counted"), counted=("counted",))
+    assert free.weights["counted"] < 1
+    assert bounded.weights["counted"] == pytest.approx(1)
+    assert bounded.weights["base"] == pytest.approx(1.475, rel=0.01)

@@ -15,7 +15,7 @@ from millrace.models.planner.measurements import (
     fits_of,
     read_measurements,
 )
-from millrace.models.planner.published_cpu import measured_runs, published_fits
+from millrace.models.planner.published_runs import measured_runs, published_fits
 
 FIRST = Measurement(
     quantity="training_step",

@@ -1,0 +1,111 @@
+"""Measured runs on one CPU machine and on one GPU: where a machine begins before its own runs.
+
+The terms are relative to the machine's figures, so the weights carry over to other CPUs and GPUs as
+far as those figures say how fast a machine is. `bench/planner_runs.py` and `bench/planner_gpu.py`
+measure them.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final, cast
+
+from millrace.models.planner.estimates import QUANTITIES, UNFITTED, Name
+from millrace.models.planner.fit import Fit, Terms, fit_terms
+from millrace.models.planner.published_training import published_fit, read_rows
+
+HELD_OUT = "h-"
+"""Beginning of the names of the configurations that no weight is fitted on."""
+ON_GPU: Final[dict[Name, tuple[str, ...]]] = {
+    "training_step": ("operations", "memory"),
+    "training_memory": QUANTITIES["training_memory"].counted,
+}
+"""What is fitted on a GPU, with the terms whose weight is at least 1: no program is faster than the
+data sheet."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A quantity that was measured in a run.
+
+    Attributes:
+        quantity: the quantity.
+        model: name of the configuration.
+        kind: kind of the model.
+        terms: the terms of its estimate.
+        measured: the measurement.
+    """
+
+    quantity: Name
+    model: str
+    kind: str
+    terms: Terms
+    measured: float
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether it is only for tests."""
+        return self.model.startswith(HELD_OUT)
+
+
+@cache
+def measured_runs() -> tuple[MeasuredRun, ...]:
+    """Return the measured runs, those that are held out included."""
+    return _read("cpu_runs.csv")
+
+
+@cache
+def large_runs() -> tuple[MeasuredRun, ...]:
+    """Return the memory of large trainings, those that are held out included."""
+    return _read("large_runs.csv")
+
+
+@cache
+def gpu_runs() -> tuple[MeasuredRun, ...]:
+    """Return the measured trainings on a GPU, those that are held out included."""
+    return _read("gpu_runs.csv")
+
+
+def _read(file: str) -> tuple[MeasuredRun, ...]:
+    return tuple(
+        MeasuredRun(
+            cast(Name, row["quantity"]),
+            row["model"],
+            row["kind"],
+            dict.fromkeys(QUANTITIES[cast(Name, row["quantity"])].terms, 0.0)
+            | json.loads(row["terms"]),
+            float(row["measured"]),
+        )
+        for row in read_rows(file)
+    )
+
+
+def runs_to_fit(name: Name, *, on_gpu: bool = False) -> list[MeasuredRun]:
+    """Return the runs that the weights of a quantity are fitted on."""
+    runs = gpu_runs() if on_gpu else (*measured_runs(), *large_runs())
+    return [each for each in runs if each.quantity == name and not each.is_held_out]
+
+
+def fit_runs(name: Name, *, on_gpu: bool = False) -> Fit:
+    """Return the weights of a quantity, fitted on the runs that are not held out.
+
+    A term that no run has, such as what one GPU sends to others, keeps the weight of `UNFITTED`.
+    """
+    runs = runs_to_fit(name, on_gpu=on_gpu)
+    fit = fit_terms(
+        [each.terms for each in runs],
+        [each.measured for each in runs],
+        QUANTITIES[name].terms,
+        robust=True,
+        counted=ON_GPU[name] if on_gpu else QUANTITIES[name].counted,
+    )
+    seen = {term for each in runs for term, value in each.terms.items() if value}
+    unseen = {term: UNFITTED[name].weights[term] for term in fit.weights if term not in seen}
+    return replace(fit, weights={**fit.weights, **unseen})
+
+
+def published_fits(*, on_gpu: bool = False) -> dict[Name, Fit]:
+    """Return the stored fits: of all quantities on a CPU, of `ON_GPU` on a GPU."""
+    if on_gpu:
+        return {name: published_fit(f"gpu_{name}") for name in ON_GPU}
+    return {name: published_fit(name) for name in QUANTITIES}

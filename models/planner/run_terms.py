@@ -1,0 +1,55 @@
+"""The terms of what a run, a certificate and a batch job measure, by quantity."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from millrace.models.planner.catalogue import Machines
+from millrace.models.planner.estimates import (
+    Name,
+    call_terms,
+    job_terms,
+    serving_memory_terms,
+    training_memory_terms,
+    training_step_terms,
+)
+from millrace.models.planner.fit import Terms
+from millrace.models.planner.sheet import actors_on, on_machines
+from millrace.models.planner.work import Variant, Work
+
+
+def training_terms(work: Work, machines: Machines) -> Mapping[Name, Terms]:
+    """Return the terms of what a training measures."""
+    training = on_machines(work.training, machines)
+    on_gpu = not machines.device.is_cpu
+    return {
+        "training_step": training_step_terms(training, machines),
+        "training_memory": training_memory_terms(training, work.online.engine, on_gpu=on_gpu),
+    }
+
+
+def online_terms(work: Work, variant: Variant, machines: Machines) -> Mapping[Name, Terms]:
+    """Return the terms of what the export measures: one instance with nothing beside it."""
+    units = work.online.call_units
+    alone = replace(work.online, instances=1)
+    full = call_terms(alone, variant, units, machines)
+    return {
+        "online_call": call_terms(alone, variant, 1, machines),
+        "online_unit": {name: seconds / units for name, seconds in full.items()},
+        "online_memory": serving_memory_terms(alone, variant),
+    }
+
+
+def batch_terms(
+    work: Work, variant: Variant, machines: Machines, units: float, generated: float
+) -> Mapping[Name, Terms]:
+    """Return the terms of what a batch job measures.
+
+    Args:
+        work: what the pipeline asks for.
+        variant: the variant that scores.
+        machines: the machines.
+        units: rows, or tokens read and generated.
+        generated: rows, or tokens generated.
+    """
+    job = actors_on(work.batch, machines)
+    return {"batch_job": job_terms(job, variant, units, generated / job.call_units, machines)}
