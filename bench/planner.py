@@ -1,9 +1,10 @@
 """PL1 to PL8: how far the planner's estimates are off on this machine, by runs no weight is from.
 
-Six of the configurations that are held out, one or two of each family, are run and scored once.
-The estimates are those of the published weights: what a home learns from its own runs does not
-count. `python -m bench.planner_runs ROWS.csv h-` measures all twenty. PL8 trains one more, whose
-worker takes more than 1 GiB: what `millrace check --full` says of memory must hold for large ones.
+Five of the configurations that are held out, one of each family, are run and scored once.
+The estimates are those of the published weights; the details have also those that the home made,
+which learns from one run to the next. `python -m bench.planner_runs ROWS.csv h-` measures all
+twenty. PL8 trains one more, whose worker takes more than 1 GiB: what `millrace check --full` says
+of memory must hold for large ones.
 """
 
 import tempfile
@@ -19,7 +20,7 @@ from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.measurements import Measurement
 from millrace.models.planner.published_runs import published_fits
 
-CONFIGURATIONS = ("h-mlp-1", "h-mlp-4", "h-cnn-3", "h-text-2", "h-trees-1", "h-lm-4")
+CONFIGURATIONS = ("h-mlp-1", "h-cnn-3", "h-text-2", "h-trees-1", "h-lm-4")
 LARGE_CONFIGURATION = "h-large-cnn"
 TIME_GOAL, MEMORY_GOAL = 0.20, 0.15
 INTERVAL_GOAL = (0.80, 0.98)
@@ -75,7 +76,9 @@ def error_row(name: str, measured: Sequence[Measurement]) -> Row:
     quantity = QUANTITIES[measured[0].quantity]
     goal = MEMORY_GOAL if quantity.unit == "bytes" else TIME_GOAL
     errors = {each.model: error_of(each) for each in measured}
-    lines = [f"| {model} | {error:+.1%} |" for model, error in errors.items()]
+    lines = [
+        f"| {each.model} | {errors[each.model]:+.1%} | {each.error:+.1%} |" for each in measured
+    ]
     value = median(map(abs, errors.values()))
     return Row(
         name=name,
@@ -84,7 +87,7 @@ def error_row(name: str, measured: Sequence[Measurement]) -> Row:
         goal=f"≤ {goal:.2f}",
         holds=value <= goal,
         samples={"errors": list(errors.values())},
-        details="\n".join(["| run | error |", "|---|---|", *lines]),
+        details="\n".join(["| run | error | of the home's estimate |", "|---|---|---|", *lines]),
     )
 
 
