@@ -155,6 +155,10 @@ def test_batch_and_the_live_trees_answer_alike(served: Served) -> None:
     scored = served.home.run("score", str(served.folder / "trees.yaml"), "--json")
     assert scored.code == 0, scored.err
     assert (scored.json["agreement"]["compared"], scored.json["agreement"]["disagreed"]) == (64, 0)
+    plans = [json.loads(f.read_text()) for f in served.home.path.glob("artifacts/**/plan.json")]
+    (job,) = [plan for plan in plans if "batch_job" in plan["quantities"]]
+    assert job["quantities"]["batch_job"]["measured"] == scored.json["seconds"]
+    assert job["derived"].keys() == {"batch_rate", "batch_per_day"}
     rows = served.folder / "ask.jsonl"
     known = {"age": 44, "member": True}
     given = [
@@ -177,3 +181,6 @@ def test_the_versions_evidence_is_read_again(served: Served) -> None:
     certified = served.home.run("certify", "levels", "--json")
     assert certified.code == 0, certified.err
     assert certified.json["faults"] == []
+    (plan,) = served.home.path.glob("artifacts/**/plan/plan-live.json")
+    quantities = json.loads(plan.read_text())["quantities"]
+    assert set(quantities) == {"online_call", "online_unit", "online_memory"}

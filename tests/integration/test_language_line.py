@@ -199,6 +199,9 @@ def test_the_live_server_is_certified_against_transformers(tales: Tales) -> None
     assert done.json["faults"] == []
     kept = tales.home.path.glob("artifacts/**/certificate-live.json")
     assert [json.loads(file.read_text())["live"] for file in kept] == [live]
+    (plan,) = tales.home.path.glob("artifacts/**/plan/plan-live.json")
+    quantities = json.loads(plan.read_text())["quantities"]
+    assert set(quantities) == {"online_call", "online_unit", "online_memory"}
 
 
 def test_the_openai_package_is_let_in_by_a_key_of_the_command(tales: Tales) -> None:

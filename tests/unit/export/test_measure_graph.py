@@ -112,3 +112,10 @@ def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence)
     candidate = measure("fp32", exported.path, better, exported.objective, 1, LIMITS)
     reason = apply_gates(candidate, GATES).reason
     assert reason == "metric loss 5.26% is more than the limit of 1.00%"
+
+
+def test_the_speed_alone_needs_no_test_split(exported: Any) -> None:
+    speed = measure_graph.measure_speed(exported.path, exported.read, exported.rows(64), 1, LIMITS)
+    assert 0 < speed.p50_ms <= speed.p99_ms
+    assert speed.rows_per_second > 0
+    assert speed.peak_memory_bytes > 2**20
