@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from millrace.flows.cli import main
 from millrace.models.common.errors import InputError
 from millrace.models.planner.measurements import append_measurements
+from millrace.models.planner.published_runs import published_fits
 from tests.docs_pages import ROOT
 from tests.unit.models.planner.test_measurements import FIRST
 
@@ -62,8 +63,11 @@ def test_every_example_has_a_sheet(name):
 def test_a_sheet_is_data_too():
     (sheet,) = sheets(EXAMPLES / "tabular.yaml", "--hardware", "l4")
     parts = sheet["cells"]["training"]["memory"][0]
-    # two hidden layers of 64 and 32 on 30 numbers: 4,130 parameters in float32
-    assert "weights 16.5 kB" in parts["formula"]
+    # Two hidden layers of 64 and 32 on 30 numbers: 4,130 parameters, of which the weights and their
+    # copy in 16 bits, the optimizer's two numbers and the copy of the gradients are kept.
+    counted = 4130 * (4 + 2 + 8 + 4)
+    weight = published_fits(on_gpu=True)["training_memory"].weights["states"]
+    assert f"states {weight * counted / 1000:.1f} kB" in parts["formula"]
     assert sheet["machines"]["name"] == "l4"
     assert sheet["faults"] == []
 

@@ -88,5 +88,6 @@ def test_checkpointing_and_half_precision_take_less() -> None:
         )
     )
     assert saving.activations < plain.activations / 10
-    assert half.activations == plain.activations / 2
+    # The residual stream and the norms keep float32.
+    assert 0.5 < half.activations / plain.activations < 0.75
     assert half.total < plain.total
