@@ -29,7 +29,8 @@ from millrace.models.registry.tracking import TrackedRun, check_reachable, track
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
-from millrace.tasks.plan_record import planned_beside, record_run, work_of_run
+from millrace.tasks.plan_record import record_run
+from millrace.tasks.plan_run import planned_beside, work_of_run
 from millrace.tasks.progress import recovery
 from millrace.tasks.register import promote_version, register_version
 from millrace.tasks.reports.drawing import Drawing, drawing_process

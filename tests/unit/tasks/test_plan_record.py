@@ -25,7 +25,8 @@ from millrace.tasks.plan_measured import (
     units_of,
 )
 from millrace.tasks.plan_places import Place, cpu_name, gpu_place
-from millrace.tasks.plan_record import asked_of, record_run
+from millrace.tasks.plan_record import record_run
+from millrace.tasks.plan_run import asked_of
 from tests.unit.models.planner.test_sheet import CPU, ROWS_WORK, TRAINING
 from tests.unit.tasks.test_batch_run import REPORT as JOB
 
