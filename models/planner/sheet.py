@@ -164,7 +164,10 @@ def _training(
         checkpoint,
     )
     workers = Quantity(
-        "workers", training.workers, "count", f"training.num_workers, {training.strategy}"
+        "worker" if training.workers == 1 else "workers",
+        training.workers,
+        "count",
+        f"training.num_workers, {training.strategy}",
     )
     return {
         "memory": (memory,),
