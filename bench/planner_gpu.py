@@ -51,13 +51,16 @@ class Run:
     work: Any
 
 
-def prepare(configuration: Mapping[str, Any], installation: Any, folder: Path) -> Run:
+def prepare(
+    configuration: Mapping[str, Any], installation: Any, folder: Path, machines: Any
+) -> Run:
     """Ingest the data of a configuration, and prepare its training."""
     from millrace.models.config.model_kind import kind_of_family
     from millrace.models.config.pipeline_file import load_pipeline
     from millrace.models.data import ingest
     from millrace.tasks.kinds.steps import steps_of
     from millrace.tasks.plan import facts_of_snapshot
+    from millrace.tasks.plan_places import pipeline_on
 
     file = write_pipeline(folder, configuration)
     overrides = ["training.num_workers=1", "export.candidates=[onnx-fp32, onnx-fp16]"]
@@ -70,7 +73,8 @@ def prepare(configuration: Mapping[str, Any], installation: Any, folder: Path) -
     snapshot = ingest.ingest(pipeline, installation)
     named: Any = _NamedRun(pipeline.name)
     prepared = steps_of(kind).prepare(pipeline, installation, snapshot, named)
-    work = steps_of(kind).plan(pipeline, installation, facts_of_snapshot(pipeline, snapshot))
+    facts = facts_of_snapshot(pipeline, snapshot)
+    work = steps_of(kind).plan(pipeline_on(pipeline, machines), installation, facts)
     return Run(pipeline, kind, snapshot, prepared, work)
 
 
@@ -212,7 +216,7 @@ def main(target: Path, prefix: str = "") -> None:
                 sys.stdout.write(f"{run.pipeline.name} {quantity} {value:.5g}\n")
             file.flush()
 
-        runs = [prepare(each, installation, folder) for each in configurations(prefix)]
+        runs = [prepare(each, installation, folder, machines) for each in configurations(prefix)]
         trained = train_on_ray(runs, folder)
         for run, (_, history) in zip(runs, trained, strict=True):
             write(run, trained_measures(run, history, machines))

@@ -32,8 +32,8 @@ from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
 from millrace.tasks.kinds.data_facts import DataFacts
-from millrace.tasks.kinds.steps import steps_of
-from millrace.tasks.plan_places import fits_of_device
+from millrace.tasks.kinds.steps import KindSteps, steps_of
+from millrace.tasks.plan_places import fits_of_device, pipeline_on
 
 LEDGER = ("planner", "measurements")
 NIGHT_SECONDS = 8 * 3600.0
@@ -67,15 +67,15 @@ def plan_pipeline(
         TransientError: the source or MLflow cannot be reached.
     """
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
-    work = work_of(pipeline, installation, call_functions=call_functions)
+    steps, pipeline, facts = _planned(pipeline, installation, call_functions=call_functions)
     measured = read_measurements(ledger_of(installation))
     bounds = bounds_of(pipeline, budget)
-    return tuple(
-        judge_sheet(
-            plan_sheet(work, each, fits_of_device(each.device, measured), load_per_second), bounds
-        )
-        for each in machines
-    )
+    verdicts = []
+    for each in machines:
+        work = steps.plan(pipeline_on(pipeline, each), installation, facts)
+        fits = fits_of_device(each.device, measured)
+        verdicts.append(judge_sheet(plan_sheet(work, each, fits, load_per_second), bounds))
+    return tuple(verdicts)
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,23 @@ def ledger_of(installation: Installation) -> str:
 
 
 def work_of(pipeline: Pipeline, installation: Installation, *, call_functions: bool) -> Work:
-    """Return what the pipeline asks for, by its newest snapshot or a sample of its source."""
+    """Return what the pipeline asks for on this machine's CPU.
+
+    By its newest snapshot, or a sample of its source.
+    """
+    steps, pipeline, facts = _planned(pipeline, installation, call_functions=call_functions)
+    cpu = Machines(THIS_MACHINE, this_device(installation.home))
+    return steps.plan(pipeline_on(pipeline, cpu), installation, facts)
+
+
+def _planned(
+    pipeline: Pipeline, installation: Installation, *, call_functions: bool
+) -> tuple[KindSteps, Pipeline, DataFacts | None]:
+    """Return the steps of the pipeline's kind, its versions pinned, and what its data is."""
     steps = steps_of(kind_of_family(pipeline.model.family))
     if steps.names_versions(pipeline):
         pipeline = steps.pin_versions(pipeline, installation)
-    facts = data_facts(pipeline, installation, call_functions=call_functions)
-    return steps.plan(pipeline, installation, facts)
+    return steps, pipeline, data_facts(pipeline, installation, call_functions=call_functions)
 
 
 def known_devices(

@@ -5,10 +5,28 @@ from dataclasses import dataclass, replace
 
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.catalogue import THIS_MACHINE, Device, Machines, device_named
 from millrace.models.planner.estimates import Fits
 from millrace.models.planner.measurements import Measurement, fits_of
 from millrace.models.planner.this_machine import this_device
+
+
+def pipeline_on(pipeline: Pipeline, machines: Machines) -> Pipeline:
+    """Return the pipeline with what it leaves to the machines: workers, actors and precision.
+
+    GPUs have a worker and an actor each, and train in bfloat16 if they have a rate for it. A CPU
+    has an actor for each core.
+    """
+    device, training, batch = machines.device, pipeline.training, pipeline.batch
+    if training.num_workers is None and not device.is_cpu:
+        training = training.model_copy(update={"num_workers": machines.count})
+    if training.precision == "auto":
+        has_half = not device.is_cpu and "bf16" in device.rates
+        training = training.model_copy(update={"precision": "bf16" if has_half else "fp32"})
+    if batch.num_actors is None:
+        batch = batch.model_copy(update={"num_actors": device.cores or machines.count})
+    return pipeline.model_copy(update={"training": training, "batch": batch})
 
 
 @dataclass(frozen=True)
@@ -47,19 +65,24 @@ def cpu_place(
     return Place(machines, fits_of(measurements, cpu_name()), cpu_name())
 
 
+def own_gpus(count: int) -> Machines | None:
+    """Return GPUs of this machine; None if it has none, or one that the catalogue does not have."""
+    name = this_machine().gpu
+    device = device_named(name) if name and count else None
+    return None if device is None else Machines(device.chip, device, count)
+
+
 def gpu_place(measurements: Sequence[Measurement], count: int) -> Place | None:
-    """Return GPUs of this machine; None if it has none, or one that the catalogue does not have.
+    """Return GPUs of this machine, with what was measured on them; None as in `own_gpus`.
 
     Args:
         measurements: the ledger.
         count: how many GPUs are used.
     """
-    name = this_machine().gpu
-    device = device_named(name) if name else None
-    if device is None:
+    machines, name = own_gpus(count), this_machine().gpu
+    if machines is None:
         return None
-    fits = fits_of(measurements, name, on_gpu=True)
-    return Place(Machines(device.chip, device, count), fits, name)
+    return Place(machines, fits_of(measurements, name, on_gpu=True), name)
 
 
 def fits_of_device(device: Device, measurements: Sequence[Measurement]) -> Fits:

@@ -114,8 +114,7 @@ def record_batch(
         return {}
     try:
         facts = data_facts(pipeline, installation, call_functions=False)
-        work = steps_of(version.kind).plan(pipeline, installation, facts)
-        plan = plan_of(asked_of(work, pipeline), installation)
+        plan = plan_of(asked_of(version.kind, pipeline, installation, facts), installation)
         name = version.tags.get(CANDIDATE_TAG)
         measured = measured_batch(plan, version.kind, name, report)
         append_measurements(ledger_of(installation), measured)
@@ -123,7 +122,9 @@ def record_batch(
         warn_of_fault(error)
         return {}
     price, units = plan.price_per_hour, units_of(report)
-    derived = [each for job in measured for each in batch_figures(job, units, work.unit, price)]
+    derived = [
+        each for job in measured for each in batch_figures(job, units, plan.work.unit, price)
+    ]
     return {FILE: _as_json(measured, derived)} if measured else {}
 
 
@@ -143,9 +144,8 @@ def record_certified(
     try:
         steps, pipeline = steps_of(version.kind), pipeline_of(package)
         facts = facts_of_snapshot(pipeline, snapshot, read=False)
-        work = steps.plan(pipeline, installation, facts)
         speed = steps.measure_speed(package, installation)
-        plan = plan_of(asked_of(work, pipeline), installation)
+        plan = plan_of(asked_of(version.kind, pipeline, installation, facts), installation)
         name = version.tags.get(CANDIDATE_TAG, "")
         measured = measured_speed(plan, version.kind, name, speed, version.run_id)
         append_measurements(ledger_of(installation), measured)
@@ -153,5 +153,5 @@ def record_certified(
         warn_of_fault(error)
         return {}
     price = plan.price_per_hour
-    derived = [*tail_of(speed), *derived_figures(measured, work, price)]
+    derived = [*tail_of(speed), *derived_figures(measured, plan.work, price)]
     return {LIVE_FILE: _as_json(measured, derived)} if measured else {}

@@ -12,14 +12,16 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.planner.catalogue import THIS_MACHINE, Machines
 from millrace.models.planner.measurements import read_measurements
 from millrace.models.planner.sheet import plan_sheet
 from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.work import Work
+from millrace.tasks.kinds.data_facts import DataFacts
 from millrace.tasks.kinds.steps import Prepared, steps_of
 from millrace.tasks.plan import facts_of_snapshot, ledger_of
 from millrace.tasks.plan_measured import RunPlan
-from millrace.tasks.plan_places import cpu_place, gpu_place
+from millrace.tasks.plan_places import cpu_place, gpu_place, own_gpus, pipeline_on
 from millrace.tasks.progress import log
 
 
@@ -66,31 +68,41 @@ def work_of_run(
     training = pipeline.training.model_copy(update=chosen)
     pipeline = pipeline.model_copy(update={"training": training})
     try:
-        this_device(installation.home)
         facts = facts_of_snapshot(pipeline, snapshot, read=False)
-        work = steps_of(kind).plan(pipeline, installation, facts)
-        return asked_of(work, pipeline, _gpus_of_ray())
+        return asked_of(kind, pipeline, installation, facts, _gpus_of_ray())
     except Exception as error:
         warn_of_fault(error)
         return None
 
 
-def asked_of(work: Work, pipeline: Pipeline, gpus: int = 0) -> AskedWork:
-    """Return what a run asks for: workers have a GPU if there is one for each of them.
+def asked_of(
+    kind: ModelKind,
+    pipeline: Pipeline,
+    installation: Installation,
+    facts: DataFacts | None,
+    gpus: int = 0,
+) -> AskedWork:
+    """Return what a run asks for: its workers have GPUs if there is one for each of them.
 
     Args:
-        work: the work.
-        pipeline: says where the model is served, and the price of the machine.
+        kind: the kind of the model.
+        pipeline: the pipeline.
+        installation: its home has this machine's measurements.
+        facts: what is known of the data.
         gpus: GPUs that the workers may have.
+
+    Raises:
+        MillraceError: the model cannot be planned.
     """
+    steps, price = steps_of(kind), pipeline.batch.price_per_hour
+    cpu = Machines(THIS_MACHINE, this_device(installation.home, price))
+    work = steps.plan(pipeline_on(pipeline, cpu), installation, facts)
     training = work.training
-    has_gpus = training.engine == "torch" and gpus >= training.workers
-    return AskedWork(
-        work,
-        training_gpus=training.workers if has_gpus else 0,
-        serves_on_gpu=pipeline.serving.on_gpu and work.online.engine != "openvino",
-        price_per_hour=pipeline.batch.price_per_hour,
-    )
+    used = training.workers if training.engine == "torch" and gpus >= training.workers else 0
+    if (machines := own_gpus(used)) is not None:
+        work = steps.plan(pipeline_on(pipeline, machines), installation, facts)
+    on_gpu = pipeline.serving.on_gpu and work.online.engine != "openvino"
+    return AskedWork(work, used, on_gpu, price)
 
 
 def _gpus_of_ray() -> int:

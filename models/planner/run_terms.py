@@ -13,13 +13,12 @@ from millrace.models.planner.estimates import (
     training_step_terms,
 )
 from millrace.models.planner.fit import Terms
-from millrace.models.planner.sheet import actors_on, on_machines
 from millrace.models.planner.work import Variant, Work
 
 
 def training_terms(work: Work, machines: Machines) -> Mapping[Name, Terms]:
     """Return the terms of what a training measures."""
-    training = on_machines(work.training, machines)
+    training = work.training
     on_gpu = not machines.device.is_cpu
     return {
         "training_step": training_step_terms(training, machines),
@@ -51,5 +50,5 @@ def batch_terms(
         units: rows, or tokens read and generated.
         generated: rows, or tokens generated.
     """
-    job = actors_on(work.batch, machines)
+    job = work.batch
     return {"batch_job": job_terms(job, variant, units, generated / job.call_units, machines)}

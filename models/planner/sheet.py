@@ -4,9 +4,8 @@ Every number carries its formula. Times are sums of physical terms at the machin
 measurements were fitted, they carry the fit's interval, and elsewhere none.
 """
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.cost import MILLION, SECONDS_OF_AN_HOUR
@@ -113,7 +112,7 @@ def plan_sheet(
     """
     variant, known = work.online.variants[0], fits or {}
     cells = {
-        "training": _training(work, on_machines(work.training, machines), machines, known),
+        "training": _training(work, work.training, machines, known),
         "online": _serving(work, work.online, variant, machines, known, load_per_second),
         "batch": _batch(work, variant, machines, known),
     }
@@ -188,7 +187,7 @@ def _memory_faults(
     for stage in STAGES:
         memory, sharing = cells[stage]["memory"][0], 1
         if machines.device.is_cpu and stage == "training":
-            sharing = on_machines(work.training, machines).workers
+            sharing = work.training.workers
         if memory.value * sharing > available:
             formula = memory.formula if sharing == 1 else f"{sharing} workers x ({memory.formula})"
             yield MemoryFault(stage, memory.value * sharing, available, formula)
@@ -200,23 +199,7 @@ def _devices_of(work: Work, machines: Machines) -> int:
         return 1
     generation = work.online.generation
     serving = 1 if generation is None else generation.tensor_parallel
-    return max(serving, on_machines(work.training, machines).workers)
-
-
-def on_machines(training: TrainingWork, machines: Machines) -> TrainingWork:
-    """Return the training as the machines do it, where the pipeline leaves that open.
-
-    On GPUs it has a worker for each of them, and is in bfloat16 if they have a rate for it.
-    """
-    device = machines.device
-    if training.half is not None and not device.is_cpu and "bf16" in device.rates:
-        training = training.half
-    if not training.workers_are_open or device.is_cpu:
-        return training
-    steps, workers = training.steps, machines.count
-    if steps is not None:
-        steps = math.ceil(steps * training.workers / workers)
-    return replace(training, workers=workers, steps=steps)
+    return max(serving, 1 if work.training.engine == "xgboost" else work.training.workers)
 
 
 def worker_memory(work: Work, training: TrainingWork, machines: Machines, fits: Fits) -> Quantity:
@@ -299,7 +282,7 @@ def _serving(
 
 def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapping[str, Cell]:
     """Return the nightly job: by its whole time where its rows are known, else by their rate."""
-    job = actors_on(work.batch, machines)
+    job = work.batch
     cells = dict(_serving(work, job, variant, machines, fits, None))
     if job.generation is not None:
         rate = next(each for each in cells["speed"] if each.unit == "per second")
@@ -315,13 +298,6 @@ def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapp
     price, watts = machines.dollars_per_hour, machines.watts
     cost = cost_quantities(rate.value, None, price, watts, work.unit)
     return {**cells, "speed": speed, "cost": cost}
-
-
-def actors_on(job: ServingWork, machines: Machines) -> ServingWork:
-    """Return the job with an actor for each core or GPU, where the pipeline leaves that open."""
-    if not job.instances_are_open:
-        return job
-    return replace(job, instances=machines.device.cores or machines.count)
 
 
 def _daily(rate: Quantity, unit: str) -> Quantity:

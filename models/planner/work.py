@@ -32,9 +32,6 @@ class TrainingWork:
         items: rows or sequences that Python handles in a step of a worker.
         engine: what trains.
         strategy: what the workers share: ddp, fsdp or tp.
-        workers_are_open: whether the machine decides how many there are: one for each GPU.
-        half: the same training in bfloat16, which a GPU with such a rate does where the pipeline
-            leaves the precision open; None: the precision is given.
         reads_texts: whether a row is a text, whose libraries each worker loads.
     """
 
@@ -52,8 +49,6 @@ class TrainingWork:
     items: float = 0.0
     engine: Literal["torch", "xgboost"] = "torch"
     strategy: str = "ddp"
-    workers_are_open: bool = False
-    half: "TrainingWork | None" = None
     reads_texts: bool = False
 
 
@@ -109,8 +104,6 @@ class ServingWork:
         call_units: units of a full call.
         instances: instances of the model, or actors of the batch job.
         engine: what answers: a graph, trees in a graph, or a decoder's engine.
-        instances_are_open: whether the machine decides how many there are: one for each core or
-            device.
         threads: threads of each.
         input_bytes: bytes of a unit's input.
         output_bytes: bytes of a unit's answer.
@@ -128,7 +121,6 @@ class ServingWork:
     output_bytes: float
     generation: Generation | None = None
     engine: Engine = "onnxruntime"
-    instances_are_open: bool = False
 
 
 @dataclass(frozen=True)

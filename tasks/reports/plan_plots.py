@@ -9,7 +9,6 @@ from millrace.models.planner.cost import cost_per_million
 from millrace.models.planner.decode_plan import RUNTIME_BYTES as GPU_RUNTIME
 from millrace.models.planner.estimates import QUANTITIES, RUNTIME_BYTES, SERVING_BYTES
 from millrace.models.planner.measurements import Measurement
-from millrace.models.planner.sheet import on_machines
 from millrace.models.planner.work import ServingWork, Work
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def roofline_figure(work: Work, machines: Machines) -> "Figure":
 
 def intensities(work: Work, machines: Machines) -> dict[str, float]:
     """Return the operations per byte of a training step and of calls of the model."""
-    training, online = on_machines(work.training, machines), work.online
+    training, online = work.training, work.online
     flops = training.flops_per_unit * training.step_units
     weights = online.variants[0].weight_bytes
     found = {"a training step": flops / max(training.bytes_per_step, 1.0)}

@@ -23,6 +23,7 @@ OPTIMIZER_TRAFFIC = 7
 """Numbers of a weight that a step of AdamW reads and writes: the weight, its gradient, both
 moments, and three of them written."""
 ANSWER = 4
+HALF = ("bf16", "fp16")
 BATCH_ROWS = 1024
 """Rows of a call in a batch job, where `batch.batch_size` is left out."""
 
@@ -72,7 +73,6 @@ def nightly_of(online: ServingWork, pipeline: Pipeline, facts: DataFacts) -> Ser
         online,
         call_units=_rows_of_a_call(pipeline, facts),
         instances=batch.num_actors or 1,
-        instances_are_open=batch.num_actors is None,
         threads=batch.threads_per_actor,
     )
 
@@ -116,14 +116,13 @@ def _training(
         bytes_per_unit=unit_bytes,
         checkpoint_bytes=weights + OPTIMIZER_STATES * trained,
         items=rows,
-        workers_are_open=spec.num_workers is None,
         reads_texts=facts.has_text,
     )
-    return training if spec.precision != "auto" else replace(training, half=_in_half(training))
+    return _in_half(training) if training.data_type in HALF else training
 
 
 def _in_half(training: TrainingWork) -> TrainingWork:
-    """Return the training with matrix products in bfloat16.
+    """Return the training with matrix products in 16 bits.
 
     The weights are kept once more in 16 bits. Of texts most of what is kept for the backward pass
     is in 16 bits too; the norms of other networks keep float32.
@@ -133,7 +132,6 @@ def _in_half(training: TrainingWork) -> TrainingWork:
     saved = kept / 2 if training.reads_texts else 0.0
     return replace(
         training,
-        data_type="bf16",
         memory={**memory, "weights": 1.5 * weights, "activations": kept - saved},
         bytes_per_step=training.bytes_per_step - 3 * saved,
     )

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from millrace.models.common.errors import InputError
@@ -103,17 +102,6 @@ def require_heads(key: str, parts: int, decoder: Decoder) -> None:
 
 
 def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> TrainingWork:
-    """Return the training; where the precision is open, in float32 and in bfloat16."""
-    precision = pipeline.training.precision
-    training = _training_in(pipeline, decoder, facts, half=precision == "bf16")
-    if precision != "auto":
-        return training
-    return replace(training, half=_training_in(pipeline, decoder, facts, half=True))
-
-
-def _training_in(
-    pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None, *, half: bool
-) -> TrainingWork:
     spec, context = pipeline.training, pipeline.model.tokenizer.max_tokens
     trained, adapters = _trained(pipeline.model, decoder)
     memory = memory_of(
@@ -123,7 +111,7 @@ def _training_in(
             context=context,
             parallel=spec.parallel,
             workers=spec.workers,
-            half=half,
+            half=spec.precision == "bf16",
             checkpointing=spec.gradient_checkpointing,
             moments=MOMENTS[spec.optimizer],
         ),
@@ -143,12 +131,11 @@ def _training_in(
         + OPTIMIZER_TRAFFIC * memory.gradients,
         kernels=KERNELS_OF_A_LAYER * decoder.layers * spec.gradient_accumulation_steps,
         gradient_bytes=float(FLOAT * trained),
-        data_type="bf16" if half else "fp32",
+        data_type="bf16" if spec.precision == "bf16" else "fp32",
         bytes_per_unit=TOKEN_BYTES,
         checkpoint_bytes=FLOAT * decoder.parameters + MOMENTS[spec.optimizer] * FLOAT * trained,
         items=spec.batch_rows * spec.gradient_accumulation_steps,
         strategy=spec.parallel,
-        workers_are_open=spec.num_workers is None,
     )
 
 
