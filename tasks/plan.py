@@ -1,13 +1,13 @@
 """A plan of a pipeline: what is known of its data, its kind's work, and the machines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cronsim import CronSim
 
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
@@ -33,7 +33,7 @@ from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
 from millrace.tasks.kinds.data_facts import DataFacts
 from millrace.tasks.kinds.steps import KindSteps, steps_of
-from millrace.tasks.plan_places import fits_of_device, pipeline_on
+from millrace.tasks.plan_places import fits_of_device, of_kind, pipeline_on
 
 LEDGER = ("planner", "measurements")
 NIGHT_SECONDS = 8 * 3600.0
@@ -69,7 +69,8 @@ def plan_pipeline(
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
     steps, pipeline, facts = _planned(pipeline, installation, call_functions=call_functions)
     measured = read_measurements(ledger_of(installation))
-    bounds = bounds_of(pipeline, budget)
+    measured = of_kind(measured, kind_of_family(pipeline.model.family))
+    bounds = replace(bounds_of(pipeline, budget), load=load_per_second)
     verdicts = []
     for each in machines:
         work = steps.plan(pipeline_on(pipeline, each), installation, facts)
@@ -96,7 +97,7 @@ class Packing:
     def saved_per_month(self) -> float | None:
         """Dollars a month that are saved against a device for each model; None: no price."""
         price = self.machines.device.price
-        if price is None:
+        if price is None or len(self.devices) > self.models:
             return None
         return (self.models - len(self.devices)) * price.dollars_per_hour * HOURS_OF_A_MONTH
 
@@ -112,11 +113,18 @@ def pack_pipelines(
         load_per_second: rows or tokens that each service is asked for; None: only memory counts.
 
     Raises:
-        InputError: a job fits no device by itself.
+        InputError: a job fits no device by itself, or needs several.
     """
     online, nightly = [], []
     for verdict, pipeline in zip(verdicts, pipelines, strict=True):
         cells = verdict.sheet.cells
+        if verdict.sheet.devices > 1:
+            raise InputError(
+                f"{pipeline.name} needs {verdict.sheet.devices} devices, and cannot share one",
+                seen=f"{verdict.sheet.devices} devices",
+                valid="models that each fit one device",
+                hint=f"plan {pipeline.name} by itself",
+            )
         memory = cells["online"]["memory"][0].value
         load = (load_per_second or 0.0) / _rate(cells["online"]["speed"])
         online.append(Demand(f"{pipeline.name} online", memory, load))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.catalogue import THIS_MACHINE, Device, Machines, device_named
 from millrace.models.planner.estimates import Fits
@@ -15,18 +16,22 @@ from millrace.models.planner.this_machine import this_device
 def pipeline_on(pipeline: Pipeline, machines: Machines) -> Pipeline:
     """Return the pipeline with what it leaves to the machines: workers, actors and precision.
 
-    GPUs have a worker and an actor each, and train in bfloat16 if they have a rate for it. A CPU
-    has an actor for each core.
+    GPUs have a worker, an actor and the file's instances each, and train in bfloat16 if they have a
+    rate for it. A CPU has an actor for each core.
     """
     device, training, batch = machines.device, pipeline.training, pipeline.batch
     if training.num_workers is None and not device.is_cpu:
         training = training.model_copy(update={"num_workers": machines.count})
+    serving = pipeline.serving
+    if not device.is_cpu:
+        instances = serving.instance_count * machines.count
+        serving = serving.model_copy(update={"instance_count": instances})
     if training.precision == "auto":
         has_half = not device.is_cpu and "bf16" in device.rates
         training = training.model_copy(update={"precision": "bf16" if has_half else "fp32"})
     if batch.num_actors is None:
         batch = batch.model_copy(update={"num_actors": device.cores or machines.count})
-    return pipeline.model_copy(update={"training": training, "batch": batch})
+    return pipeline.model_copy(update={"training": training, "batch": batch, "serving": serving})
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Place:
     machines: Machines
     fits: Fits
     name: str
+
+
+def of_kind(measurements: Sequence[Measurement], kind: ModelKind) -> list[Measurement]:
+    """Return the measurements of one kind of model, of which others say little."""
+    return [each for each in measurements if each.kind == kind.name]
 
 
 def cpu_name() -> str:

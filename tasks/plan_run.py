@@ -21,7 +21,7 @@ from millrace.tasks.kinds.data_facts import DataFacts
 from millrace.tasks.kinds.steps import Prepared, steps_of
 from millrace.tasks.plan import facts_of_snapshot, ledger_of
 from millrace.tasks.plan_measured import RunPlan
-from millrace.tasks.plan_places import cpu_place, gpu_place, own_gpus, pipeline_on
+from millrace.tasks.plan_places import cpu_place, gpu_place, of_kind, own_gpus, pipeline_on
 from millrace.tasks.progress import log
 
 
@@ -30,12 +30,14 @@ class AskedWork:
     """What a run asks for, and where on this machine it is done.
 
     Attributes:
+        kind: the kind of the model.
         work: the work.
         training_gpus: GPUs that it trains on; 0: it trains on the CPU.
         serves_on_gpu: whether its export is measured on a GPU.
         price_per_hour: what this machine costs for an hour; None: not known.
     """
 
+    kind: ModelKind
     work: Work
     training_gpus: int
     serves_on_gpu: bool
@@ -102,7 +104,7 @@ def asked_of(
     if (machines := own_gpus(used)) is not None:
         work = steps.plan(pipeline_on(pipeline, machines), installation, facts)
     on_gpu = pipeline.serving.on_gpu and work.online.engine != "openvino"
-    return AskedWork(work, used, on_gpu, price)
+    return AskedWork(kind, work, used, on_gpu, price)
 
 
 def _gpus_of_ray() -> int:
@@ -152,7 +154,7 @@ def _plan_run(asked: AskedWork, installation: Installation) -> RunPlan:
 
 def plan_of(asked: AskedWork, installation: Installation) -> RunPlan:
     """Return the plan of what a run asks for, by all that was measured before."""
-    measured = read_measurements(ledger_of(installation))
+    measured = of_kind(read_measurements(ledger_of(installation)), asked.kind)
     cpu = cpu_place(installation, measured, asked.price_per_hour)
     gpus = asked.training_gpus
     return RunPlan(

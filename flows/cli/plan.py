@@ -62,6 +62,8 @@ def plan(
         show_accuracy(files or (), pictures, as_json=as_json)
         return
     given = _require_files(files, load, budget)
+    if len(given) > 1:
+        _require_of_packing(budget, explain=explain)
     pipelines, plans = _plan_files(given, set_, hardware, load, budget)
     if pictures is not None:
         for each in plans:
@@ -71,7 +73,7 @@ def plan(
     elif as_json:
         console.print_json(_as_json(pipelines[0], plans[0]))
     else:
-        _show_plan(plans[0], explain=explain)
+        _show_plan(plans[0], budget, explain=explain)
 
 
 def _plan_files(
@@ -124,6 +126,22 @@ def _require_files(
     return files
 
 
+def _require_of_packing(budget: float | None, *, explain: bool) -> None:
+    """Refuse options that several files cannot have.
+
+    Raises:
+        InputError: such an option is given.
+    """
+    given = {"--budget": budget is not None, "--explain": explain}
+    if found := [name for name, is_given in given.items() if is_given]:
+        raise InputError(
+            f"several pipeline files cannot have {' and '.join(found)}",
+            seen=", ".join(found),
+            valid="--hardware, --load, --pictures, --json, --set",
+            hint="plan each file by itself",
+        )
+
+
 def _draw_plan(verdicts: "Sequence[Verdict]", folder: Path) -> None:
     from millrace.tasks.reports.plan_plots import pictures_of
 
@@ -151,14 +169,14 @@ def write_pictures(figures: "Mapping[str, Figure]", folder: Path) -> None:
     report(f"pictures: {', '.join(str(folder / name) for name in figures)}")
 
 
-def _show_plan(verdicts: "Sequence[Verdict]", *, explain: bool) -> None:
+def _show_plan(verdicts: "Sequence[Verdict]", budget: float | None, *, explain: bool) -> None:
     for verdict in verdicts:
         show_sheet(verdict.sheet)
         for broken in verdict.broken:
             console.print_hint(str(broken), label="too much")
         if explain:
             explain_sheet(verdict.sheet)
-    _report_choice(verdicts)
+    _report_choice(verdicts, budget)
 
 
 def show_packing(
@@ -242,7 +260,7 @@ def explain_sheet(sheet: "Sheet") -> None:
                         sys.stdout.write(f"    {note}\n")
 
 
-def _report_choice(verdicts: "Sequence[Verdict]") -> None:
+def _report_choice(verdicts: "Sequence[Verdict]", budget: float | None) -> None:
     """Say which machines are the cheapest that keep to the bounds, and which prices are old."""
     from millrace.models.planner.catalogue import old_prices
     from millrace.models.planner.compare import choose_machines, nearest_machines
@@ -255,5 +273,11 @@ def _report_choice(verdicts: "Sequence[Verdict]") -> None:
     elif len(verdicts) > 1:
         cost = "without a known price" if best.monthly is None else f"${best.monthly:,.0f} a month"
         report(f"cheapest that is enough: {best.sheet.machines}, {cost}")
+    unpriced = [str(each.sheet.machines) for each in verdicts if each.monthly is None]
+    if budget is not None and unpriced:
+        report(
+            f"warning: the budget is not checked for {', '.join(unpriced)}, whose price is not "
+            "known (batch.price_per_hour, or a price in hardware.yaml)"
+        )
     for warning in old_prices([each.sheet.machines for each in verdicts], datetime.now(UTC).date()):
         report(f"warning: {warning}")

@@ -14,14 +14,17 @@ class Bounds:
     """What a plan must keep to; None: no bound.
 
     Attributes:
-        latency: most seconds of one row, or between two tokens (`serving.latency_slo_ms`).
+        latency: most seconds of one row, or between two tokens, on average
+            (`serving.latency_slo_ms`).
         nightly: most seconds of the nightly job, until `batch.deadline`.
         budget: most dollars for a month in which the service always runs.
+        load: rows or tokens per second that the service is asked for.
     """
 
     latency: float | None = None
     nightly: float | None = None
     budget: float | None = None
+    load: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
         ("the nightly job", night, bounds.nightly, "seconds"),
         ("a month", monthly, bounds.budget, "dollars"),
     ]
+    rate = next(each for each in sheet.cells["online"]["speed"] if each.unit == "per second").value
+    if bounds.load is not None and bounds.load > rate:
+        broken.append(Broken("the load", bounds.load, rate, "per second"))
     for what, found, allowed, unit in checks:
         value = found.value if isinstance(found, Quantity) else found
         if value is not None and allowed is not None and value > allowed:

@@ -1,7 +1,7 @@
 """The online and the batch column of a decoder that generates: memory, streams and tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.models.planner.catalogue import Device, Machines
 from millrace.models.planner.estimates import Fits, estimate_quantity, unit_terms
@@ -60,13 +60,17 @@ def generation_quantities(
         load_per_second: tokens that are asked for; None: as many as can be done.
     """
     device, decoder = stage.machines.device, generation.decoder
-    serving, variant = stage.serving, stage.variant
+    variant, split = stage.variant, generation.tensor_parallel
+    per_token = decoder.kv_bytes_per_token(bytes_of_type(generation.kv_data_type))
+    room = memory_of(generation, variant, device, per_token * split / decoder.cache_split(split))
+    asked, streams = generation, streams_of(generation, room)
+    generation = replace(generation, streams=streams)
+    serving = replace(stage.serving, call_units=streams)
+    stage = replace(stage, serving=serving)
     between = time_between_tokens(stage, generation)
     replicas = max(1, stage.machines.count // generation.tensor_parallel)
     rate = _rate(generation, replicas, between)
-    per_token = decoder.kv_bytes_per_token(bytes_of_type(generation.kv_data_type))
-    copies = generation.tensor_parallel / decoder.cache_split(generation.tensor_parallel)
-    room = memory_of(generation, variant, device, per_token * copies)
+    paid = replace(stage.machines, count=max(stage.machines.count, split))
     moved = (serving.input_bytes + serving.output_bytes) * rate.value
     return {
         "memory": (
@@ -92,7 +96,7 @@ def generation_quantities(
         "IO": (
             Quantity("of text", moved, "bytes per second", f"about 4 bytes of a token x {rate}"),
         ),
-        "concurrency": _concurrency(generation, room),
+        "concurrency": _concurrency(asked, streams, room, device),
         "data types": (
             Quantity(
                 f"a weight, {variant.name}",
@@ -104,11 +108,16 @@ def generation_quantities(
         "cost": cost_quantities(
             rate.value,
             load_per_second,
-            stage.machines.dollars_per_hour,
-            stage.machines.watts,
+            paid.dollars_per_hour,
+            paid.watts,
             stage.work.unit,
         ),
     }
+
+
+def streams_of(generation: Generation, room: ServingMemory) -> int:
+    """Return the sequences that are generated at a time: those whose cache fits, at least one."""
+    return max(1, min(generation.streams, room.most_streams(generation.context)))
 
 
 def load_of(stage: Stage, generation: Generation) -> ServingLoad:
@@ -207,11 +216,12 @@ def _first_token(stage: Stage, generation: Generation) -> Quantity:
 def memory_of(
     generation: Generation, variant: Variant, device: Device, kv_bytes_per_token: float
 ) -> ServingMemory:
-    """Return what a replica may keep: all the memory of its devices on GPUs, the cache on a CPU."""
+    """Return what a replica may keep on its devices, with the cache that the pipeline gives it."""
     runtime = 0.0 if device.is_cpu else RUNTIME_BYTES * generation.tensor_parallel
-    capacity = device.memory * generation.tensor_parallel
-    if device.is_cpu:
-        capacity = min(capacity, variant.weight_bytes + generation.cache_bytes)
+    capacity = min(
+        device.memory * generation.tensor_parallel,
+        variant.weight_bytes + runtime + generation.cache_bytes,
+    )
     return ServingMemory(capacity, variant.weight_bytes, runtime, kv_bytes_per_token)
 
 
@@ -221,22 +231,38 @@ def _memory(generation: Generation, variant: Variant, device: Device) -> Quantit
     runtime = 0.0 if device.is_cpu else RUNTIME_BYTES
     parts = {
         "weights": variant.weight_bytes / split,
-        "KV cache": generation.cache_bytes / generation.decoder.cache_split(split),
+        "KV cache": generation.cache_bytes / split,
         "runtime": runtime,
     }
     formula = " + ".join(f"{name} {format_value(n, 'bytes')}" for name, n in parts.items() if n)
     return Quantity("on each device", sum(parts.values()), "bytes", formula)
 
 
-def _concurrency(generation: Generation, room: ServingMemory) -> Cell:
-    context = generation.context
+def _concurrency(generation: Generation, streams: int, room: ServingMemory, device: Device) -> Cell:
+    context, split = generation.context, generation.tensor_parallel
+    runtime = 0.0 if device.is_cpu else RUNTIME_BYTES
+    free = max(0.0, (device.memory - runtime) * split - room.weights)
+    read, written = generation.prompt_tokens, generation.output_tokens
     return (
-        Quantity("streams", generation.streams, "count", "serving.generation.max_num_seqs"),
         Quantity(
-            f"streams of {context:,} tokens that fit",
+            f"streams, {read:,} tokens read and {written:,} written each",
+            streams,
+            "count",
+            f"serving.generation.max_num_seqs {generation.streams}, as far as the cache has room; "
+            "an answer is batch.sampling.max_tokens, at most half of the context",
+        ),
+        Quantity(
+            f"streams of {context:,} tokens in the cache",
             room.most_streams(context),
             "count",
-            f"{format_value(room.left_for_cache, 'bytes')} for the cache ÷ "
+            f"{format_value(room.left_for_cache, 'bytes')} (serving.generation.cache_size_gib) ÷ "
+            f"{format_value(room.kv_bytes_per_token * context, 'bytes')} each",
+        ),
+        Quantity(
+            "in all of the memory",
+            int(free // (room.kv_bytes_per_token * context)),
+            "count",
+            f"{format_value(free, 'bytes')} beside weights and runtime ÷ "
             f"{format_value(room.kv_bytes_per_token * context, 'bytes')} each",
         ),
         Quantity(

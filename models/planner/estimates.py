@@ -5,11 +5,12 @@ weight of 1 says that the figure holds; see `fit.py`. The start of an operation,
 machine, is also the measure of what Python does beside it: a slower core does both more slowly.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from millrace.models.planner.catalogue import Machines
+from millrace.models.planner.catalogue import Device, Machines
 from millrace.models.planner.fit import Fit, Terms
 from millrace.models.planner.parallelism import all_reduce_bytes
 from millrace.models.planner.quantity import Quantity, Unit, estimated, format_value
@@ -46,6 +47,7 @@ class Estimated:
 
 _STARTED = ("step", "call", "calls", "job", "rounds")
 _STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
+_ACTIVATIONS = ("activations", "logits")
 _CALL = ("operations", "weights", "activations", "kernels", "call")
 _TREES, _DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
@@ -106,7 +108,7 @@ def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str,
     start, memory = device.kernel_seconds, device.memory_bandwidth
     moved = training.bytes_per_step * sharing / memory
     sent = all_reduce_bytes(training.gradient_bytes, training.workers)
-    link = sent * sharing / (device.link_bandwidth or memory)
+    link = sent * sharing / _link_between(training.workers, device)
     together = MANY_STARTS * start if training.workers > 1 else 0.0
     terms = dict.fromkeys(QUANTITIES["training_step"].terms, 0.0)
     if training.engine == "xgboost":
@@ -125,26 +127,42 @@ def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str,
     }
 
 
-def training_memory_terms(
-    training: TrainingWork, serves: Engine, *, on_gpu: bool = False
-) -> dict[str, float]:
-    """Return the terms of a worker's peak memory, in bytes.
+def _link_between(workers: int, device: Device) -> float:
+    """Return the bandwidth between workers: of the links in a node, of the network beyond it."""
+    within = device.is_cpu or workers <= device.devices_per_node
+    found = device.link_bandwidth if within else device.network_bandwidth
+    return found or device.memory_bandwidth
+
+
+def training_parts(training: TrainingWork, *, on_gpu: bool) -> dict[str, float]:
+    """Return what is in a worker's memory at its peak, in bytes by part.
 
     On a GPU the allocator gives the memory of activations to the gradients, layer by layer in the
     backward pass, so the larger of both counts.
+    """
+    parts = {name: size for name, size in training.memory.items() if size}
+    if not on_gpu:
+        return parts
+    gradients = parts.pop("gradients", 0.0)
+    kept = sum(parts.pop(name, 0.0) for name in _ACTIVATIONS)
+    return {**parts, ("activations" if kept >= gradients else "gradients"): max(kept, gradients)}
+
+
+def training_memory_terms(
+    training: TrainingWork, serves: Engine, *, on_gpu: bool = False
+) -> dict[str, float]:
+    """Return the terms of a worker's peak memory, in bytes; see `training_parts`.
 
     Args:
         training: the training.
         serves: the engine of the exported model, by which a decoder is known.
         on_gpu: whether the worker has a GPU, whose memory is meant.
     """
-    parts = training.memory
-    states = sum(parts.get(name, 0.0) for name in _STATES)
-    activations = sum(parts.get(name, 0.0) for name in ("activations", "logits"))
+    parts = training_parts(training, on_gpu=on_gpu)
+    passing = (*_ACTIVATIONS, "gradients") if on_gpu else _ACTIVATIONS
+    states = sum(parts.get(name, 0.0) for name in _STATES if name not in passing)
+    activations = sum(parts.get(name, 0.0) for name in passing)
     data = sum(parts.values()) - states - activations
-    if on_gpu:
-        gradients = parts.get("gradients", 0.0)
-        states, activations = states - gradients, max(activations, gradients)
     return {
         **dict.fromkeys(QUANTITIES["training_memory"].terms, 0.0),
         "text_runtime" if training.reads_texts else _runtime_of(serves): RUNTIME_BYTES,
@@ -160,14 +178,23 @@ def _runtime_of(engine: Engine) -> str:
     return f"{prefix}runtime"
 
 
-def serving_memory_terms(serving: ServingWork, variant: Variant) -> dict[str, float]:
-    """Return the terms of the peak memory of a process that serves all instances, in bytes."""
+def serving_memory_terms(
+    serving: ServingWork, variant: Variant, devices: int = 1
+) -> dict[str, float]:
+    """Return the terms of the peak memory of a process that serves instances, in bytes.
+
+    Args:
+        serving: the service or job.
+        variant: the variant that answers.
+        devices: devices that the instances are on.
+    """
+    instances = math.ceil(serving.instances / devices)
     runtime = "decoder_runtime" if serving.engine == "openvino" else "runtime"
     return {
         **dict.fromkeys(QUANTITIES["online_memory"].terms, 0.0),
         runtime: SERVING_BYTES,
-        "weights": serving.instances * variant.weight_bytes,
-        "activations": serving.instances * serving.bytes_per_unit * serving.call_units,
+        "weights": instances * variant.weight_bytes,
+        "activations": instances * serving.bytes_per_unit * serving.call_units,
     }
 
 
@@ -177,10 +204,13 @@ def call_terms(
     """Return the terms of a call of the model with `units` rows or tokens, in seconds.
 
     An instance on a CPU has its threads' share of the cores, and no more than its share of all
-    instances.
+    instances; on GPUs its share of those on its GPU.
     """
     device = machines.device
-    sharing = max(serving.instances, device.cores / serving.threads) if device.cores else 1.0
+    if device.cores:
+        sharing = max(serving.instances, device.cores / serving.threads)
+    else:
+        sharing = max(1.0, serving.instances / machines.count)
     start, memory = device.kernel_seconds, device.memory_bandwidth
     moved = serving.bytes_per_unit * units * sharing / memory
     terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)

@@ -19,6 +19,7 @@ from millrace.models.planner.estimates import (
     rate_of,
     serving_memory_terms,
     training_memory_terms,
+    training_parts,
     training_step_terms,
     unit_terms,
 )
@@ -34,6 +35,7 @@ from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Wor
 
 ROWS = ("memory", "compute", "speed", "IO", "concurrency", "data types", "cost")
 STAGES = ("training", "online", "batch")
+_ON_GPU = {"states": "weights and optimizer", "activations": "activations or gradients"}
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def plan_sheet(
         "batch": _batch(work, variant, machines, known),
     }
     faults = tuple(_memory_faults(work, machines, cells))
+    if (fault := _cache_fault(work)) is not None:
+        faults = (*faults, fault)
     return Sheet(work, machines, cells, faults, _devices_of(work, machines))
 
 
@@ -124,7 +128,11 @@ def _training(
     work: Work, training: TrainingWork, machines: Machines, fits: Fits
 ) -> Mapping[str, Cell]:
     unit = work.unit
+    if training.engine == "xgboost" and not machines.device.is_cpu:
+        fits = {}  # of PyTorch on GPUs; trees are grown on the CPU beside them
     memory = worker_memory(work, training, machines, fits)
+    if not training.step_units:
+        return _of_unknown_rows(training, memory)
     step = step_seconds(training, machines, fits)
     throughput = training.step_units * training.workers / step.value
     rate = Quantity(
@@ -162,21 +170,34 @@ def _training(
         ),
         checkpoint,
     )
-    workers = Quantity(
-        "worker" if training.workers == 1 else "workers",
-        training.workers,
-        "count",
-        f"training.num_workers, {training.strategy}",
-    )
     return {
         "memory": (memory,),
         "compute": (flops,),
         "speed": speed,
         "IO": io,
-        "concurrency": (workers,),
+        "concurrency": (_workers(training),),
         "data types": (_data_type(training.data_type),),
         "cost": cost,
     }
+
+
+def _of_unknown_rows(training: TrainingWork, memory: Quantity) -> Mapping[str, Cell]:
+    """Return the training where a step is over all rows, and nobody has counted them yet."""
+    return {
+        **dict.fromkeys(ROWS, ()),
+        "memory": (memory,),
+        "concurrency": (_workers(training),),
+        "data types": (_data_type(training.data_type),),
+    }
+
+
+def _workers(training: TrainingWork) -> Quantity:
+    return Quantity(
+        "worker" if training.workers == 1 else "workers",
+        training.workers,
+        "count",
+        f"training.num_workers, {training.strategy}",
+    )
 
 
 def _memory_faults(
@@ -193,6 +214,23 @@ def _memory_faults(
             yield MemoryFault(stage, memory.value * sharing, available, formula)
 
 
+def _cache_fault(work: Work) -> MemoryFault | None:
+    """Return the fault of a KV cache that is too small for one sequence."""
+    generation = work.online.generation
+    if generation is None:
+        return None
+    decoder, split = generation.decoder, generation.tensor_parallel
+    per_token = decoder.kv_bytes_per_token(bytes_of_type(generation.kv_data_type))
+    one = per_token * split / decoder.cache_split(split) * generation.context
+    if one <= generation.cache_bytes:
+        return None
+    formula = (
+        f"{format_value(per_token, 'bytes')} of each token; set serving.generation.cache_size_gib"
+    )
+    what = f"the KV cache of one sequence of {generation.context:,} tokens"
+    return MemoryFault(what, one, generation.cache_bytes, formula)
+
+
 def _devices_of(work: Work, machines: Machines) -> int:
     """Return the most devices that a stage needs; a CPU is one device."""
     if machines.device.is_cpu:
@@ -206,7 +244,12 @@ def worker_memory(work: Work, training: TrainingWork, machines: Machines, fits: 
     """Return the peak memory of a worker."""
     on_gpu = not machines.device.is_cpu
     terms = training_memory_terms(training, work.online.engine, on_gpu=on_gpu)
-    parts = None if "training_memory" in fits else {"runtime": RUNTIME_BYTES, **training.memory}
+    parts = None
+    if "training_memory" not in fits:
+        parts = {"runtime": RUNTIME_BYTES, **training_parts(training, on_gpu=on_gpu)}
+    elif on_gpu:
+        weights = fits["training_memory"].weights
+        parts = {_ON_GPU.get(name, name): weights[name] * terms[name] for name in weights}
     return estimate_quantity("training_memory", "on each worker", terms, fits, parts)
 
 
@@ -239,7 +282,10 @@ def _serving(
         return generation_quantities(stage, serving.generation, load_per_second)
     unit = work.unit
     memory = estimate_quantity(
-        "online_memory", "of the process", serving_memory_terms(serving, variant), fits
+        "online_memory",
+        "of the process",
+        serving_memory_terms(serving, variant, machines.count),
+        fits,
     )
     one = estimate_quantity(
         "online_call", f"one {unit[:-1]}", call_terms(serving, variant, 1, machines), fits
@@ -252,19 +298,11 @@ def _serving(
     flops = Quantity(
         f"a {unit[:-1]}", serving.flops_per_unit, "operations", "forward, of the matrix products"
     )
-    moved = (serving.input_bytes + serving.output_bytes) * rate
     return {
         "memory": (memory,),
         "compute": (flops,),
         "speed": (one, capacity),
-        "IO": (
-            Quantity(
-                "of requests and answers",
-                moved,
-                "bytes per second",
-                f"{serving.input_bytes + serving.output_bytes:,.0f} B x {capacity}",
-            ),
-        ),
+        "IO": (_moved(serving, capacity),),
         "concurrency": (
             Quantity(
                 "rows at a time",
@@ -278,6 +316,14 @@ def _serving(
             rate, load_per_second, machines.dollars_per_hour, machines.watts, unit
         ),
     }
+
+
+def _moved(serving: ServingWork, rate: Quantity) -> Quantity:
+    """Return the bytes of inputs and answers at a rate."""
+    size = serving.input_bytes + serving.output_bytes
+    formula = f"{size:,.0f} B x {rate}"
+    words = "of requests and answers"
+    return Quantity(words, size * rate.value, "bytes per second", formula)
 
 
 def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapping[str, Cell]:
@@ -297,7 +343,7 @@ def _batch(work: Work, variant: Variant, machines: Machines, fits: Fits) -> Mapp
     speed = (rate, _daily(rate, work.unit), *([night] if units is not None else []))
     price, watts = machines.dollars_per_hour, machines.watts
     cost = cost_quantities(rate.value, None, price, watts, work.unit)
-    return {**cells, "speed": speed, "cost": cost}
+    return {**cells, "speed": speed, "IO": (_moved(job, rate),), "cost": cost}
 
 
 def _daily(rate: Quantity, unit: str) -> Quantity:

@@ -7,7 +7,12 @@ from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.compare import Verdict
 from millrace.models.planner.cost import cost_per_million
 from millrace.models.planner.decode_plan import RUNTIME_BYTES as GPU_RUNTIME
-from millrace.models.planner.estimates import QUANTITIES, RUNTIME_BYTES, SERVING_BYTES
+from millrace.models.planner.estimates import (
+    QUANTITIES,
+    RUNTIME_BYTES,
+    SERVING_BYTES,
+    training_parts,
+)
 from millrace.models.planner.measurements import Measurement
 from millrace.models.planner.work import ServingWork, Work
 
@@ -65,7 +70,9 @@ def _before(parts: Mapping[str, float], name: str) -> float:
 def memory_parts(work: Work, machines: Machines) -> dict[str, dict[str, float]]:
     """Return the bytes of each stage by part, as they are counted: no factor is fitted."""
     is_cpu = machines.device.is_cpu
-    training = {"runtime": RUNTIME_BYTES if is_cpu else GPU_RUNTIME, **work.training.memory}
+    training = training_parts(work.training, on_gpu=not is_cpu)
+    if is_cpu:
+        training = {"runtime": RUNTIME_BYTES, **training}
     return {
         "training": {name: size for name, size in training.items() if size},
         "online": _serving_parts(work.online, is_cpu=is_cpu),
@@ -92,16 +99,15 @@ def roofline_figure(work: Work, machines: Machines) -> "Figure":
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     axes = figure.subplots()
     device = machines.device
-    points = intensities(work, machines)
-    low = min([0.1, *(each / 3 for each in points.values())])
-    high = max([1e4, *(each * 3 for each in points.values())])
+    points = intensities(work)
+    low = min([0.1, *(each / 3 for each, _ in points.values())])
+    high = max([1e4, *(each * 3 for each, _ in points.values())])
     line = [low * (high / low) ** (n / POINTS) for n in range(POINTS + 1)]
     for number, (data_type, rate) in enumerate(device.rates.items()):
         roof = [min(rate, each * device.memory_bandwidth) for each in line]
         axes.plot(line, roof, color=f"C{number}", label=f"{data_type}, {rate / 1e12:.3g} TFLOP/s")
-    top = max(device.rates.values())
-    for number, (name, intensity) in enumerate(points.items()):
-        reached = min(top, intensity * device.memory_bandwidth)
+    for number, (name, (intensity, data_type)) in enumerate(points.items()):
+        reached = min(device.rate(data_type), intensity * device.memory_bandwidth)
         axes.plot([intensity], [reached], "o", color="black")
         axes.annotate(
             f"{name} ({intensity:.3g})",
@@ -121,17 +127,19 @@ def roofline_figure(work: Work, machines: Machines) -> "Figure":
     return figure
 
 
-def intensities(work: Work, machines: Machines) -> dict[str, float]:
-    """Return the operations per byte of a training step and of calls of the model."""
+def intensities(work: Work) -> dict[str, tuple[float, str]]:
+    """Return the operations per byte of a training step and of calls, with their data type."""
     training, online = work.training, work.online
     flops = training.flops_per_unit * training.step_units
     weights = online.variants[0].weight_bytes
-    found = {"a training step": flops / max(training.bytes_per_step, 1.0)}
+    step = flops / max(training.bytes_per_step, 1.0)
+    found = {"a training step": (step, training.data_type)}
     for name, units in ((f"one {work.unit[:-1]}", 1), (f"{online.call_units} at a time", None)):
         count = units or online.call_units
         moved = weights + count * online.bytes_per_unit
-        found[name] = count * online.flops_per_unit / max(moved, 1.0)
-    return {name: value for name, value in found.items() if value > 0}
+        intensity = count * online.flops_per_unit / max(moved, 1.0)
+        found[name] = (intensity, online.variants[0].data_type)
+    return {name: value for name, value in found.items() if value[0] > 0}
 
 
 def cost_figure(work: Work, verdicts: Sequence[Verdict]) -> "Figure":

@@ -1,5 +1,7 @@
 """What the training and the serving of boosted trees ask of a machine."""
 
+import math
+
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
@@ -8,6 +10,8 @@ from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
 from millrace.tasks.kinds.graph.graph_plan import nightly_of
 
 FLOAT = 4
+MOST_ROWS = 10**6
+"""Rows that are assumed where nobody has counted them yet."""
 NODE_BYTES = 40
 """Bytes of a node in an ONNX TreeEnsemble, about: feature, threshold, both children and weight."""
 OPERATIONS_OF_A_NODE = 2
@@ -34,7 +38,10 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
     rounds, depth = int(params.get("n_estimators", ROUNDS)), int(params.get("max_depth") or DEPTH)
     outputs = facts.outputs if facts.outputs > 2 else 1
     trees = rounds * outputs
-    nodes = trees * 2 ** (depth + 1)
+    # A leaf has at least one row, so a deep tree has fewer nodes than its depth allows.
+    most = 2 * max(1, facts.train_rows or MOST_ROWS)
+    depth = min(depth, math.ceil(math.log2(most)))
+    nodes = trees * min(2 ** (depth + 1), most)
     width, rows = facts.in_features, facts.train_rows
     spec, serving = pipeline.training, pipeline.serving
     walk = float(trees * depth * OPERATIONS_OF_A_NODE)
@@ -64,7 +71,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
             memory={"rows": held, "binned rows": held / FLOAT, "trees": float(nodes * NODE_BYTES)},
             bytes_per_step=held / FLOAT * depth * outputs,
             kernels=depth * outputs,
-            gradient_bytes=float(2**depth * width * 256 * 2 * FLOAT),
+            gradient_bytes=float(nodes / trees / 2 * width * 256 * 2 * FLOAT),
             data_type="fp32",
             bytes_per_unit=facts.row_bytes or row_bytes,
             checkpoint_bytes=float(nodes * NODE_BYTES),

@@ -26,6 +26,8 @@ the weight of the term corrects on a CPU."""
 OPTIMIZER_TRAFFIC = 7
 MOMENTS = {"adamw": 2.0, "muon": 1.0}
 """Numbers that an optimizer keeps of a weight; Muon's matrices are most of a decoder."""
+WEIGHTS = {**{each: each for each in WIDTHS}, "w8a8": "int8", "awq": "int4", "gptq": "int4"}
+"""Data type of the weights by a word in a variant's name."""
 COMPLETE = (*(keys[0] for keys in NAMES.values()), "num_key_value_heads", "tie_word_embeddings")
 """Keys of `model.params` that say all sizes of a decoder; without one, transformers is asked."""
 
@@ -130,13 +132,30 @@ def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> 
         + 2 * memory.weights
         + OPTIMIZER_TRAFFIC * memory.gradients,
         kernels=KERNELS_OF_A_LAYER * decoder.layers * spec.gradient_accumulation_steps,
-        gradient_bytes=float(FLOAT * trained),
+        gradient_bytes=_shared_bytes(pipeline, decoder, trained),
         data_type="bf16" if spec.precision == "bf16" else "fp32",
         bytes_per_unit=TOKEN_BYTES,
         checkpoint_bytes=FLOAT * decoder.parameters + MOMENTS[spec.optimizer] * FLOAT * trained,
         items=spec.batch_rows * spec.gradient_accumulation_steps,
         strategy=spec.parallel,
     )
+
+
+def _shared_bytes(pipeline: Pipeline, decoder: Decoder, trained: int) -> float:
+    """Return the bytes whose all-reduce takes what the workers of a step send to each other.
+
+    With ddp the gradients. With fsdp the weights are gathered twice and the gradients scattered,
+    each half of an all-reduce (ZeRO, section 7). With tp each layer's outputs, twice in the forward
+    and twice in the backward pass (Megatron-LM, 1909.08053).
+    """
+    spec, context = pipeline.training, pipeline.model.tokenizer.max_tokens
+    width = 2 if spec.precision == "bf16" else FLOAT
+    if spec.parallel == "tp":
+        tokens = spec.batch_rows * spec.gradient_accumulation_steps * context
+        return 4.0 * decoder.layers * tokens * decoder.hidden * width
+    if spec.parallel == "fsdp":
+        return (2.0 * width * decoder.parameters + FLOAT * trained) / 2
+    return float(FLOAT * trained)
 
 
 def _steps(pipeline: Pipeline, facts: DataFacts | None) -> int | None:
@@ -165,7 +184,7 @@ def _trained(model: ModelSpec, decoder: Decoder) -> tuple[int, int]:
 
 
 def _variant(name: str, decoder: Decoder) -> Variant:
-    data_type = next((each for each in WIDTHS if each in name), "fp32")
+    data_type = next((WEIGHTS[word] for word in WEIGHTS if word in name), "fp32")
     group = 128 if data_type == "int4" else None
     return Variant(name, data_type, weight_bytes(decoder.parameters, data_type, group))
 

@@ -64,10 +64,10 @@ def test_a_sheet_is_data_too():
     (sheet,) = sheets(EXAMPLES / "tabular.yaml", "--hardware", "l4")
     parts = sheet["cells"]["training"]["memory"][0]
     # Two hidden layers of 64 and 32 on 30 numbers: 4,130 parameters, of which the weights and their
-    # copy in 16 bits, the optimizer's two numbers and the copy of the gradients are kept.
-    counted = 4130 * (4 + 2 + 8 + 4)
+    # copy in 16 bits, and the optimizer's two numbers are kept.
+    counted = 4130 * (4 + 2 + 8)
     weight = published_fits(on_gpu=True)["training_memory"].weights["states"]
-    assert f"states {weight * counted / 1000:.1f} kB" in parts["formula"]
+    assert f"weights and optimizer {weight * counted / 1000:.1f} kB" in parts["formula"]
     assert sheet["machines"]["name"] == "l4"
     assert sheet["faults"] == []
 
@@ -83,6 +83,75 @@ def test_every_number_can_be_explained():
     assert "training, memory:" in done.stdout
     assert "    = weights " in done.stdout
     assert "fitted on 1,047 published rows" in done.stdout
+
+
+FSDP = ("--set", "training.parallel=fsdp", "--set", "training.optimizer=adamw")
+
+
+def test_workers_and_their_memory_are_those_of_the_machines():
+    big = ("hidden_size=2048", "intermediate_size=8192", "num_hidden_layers=16")
+    words = [w for each in big for w in ("--set", f"model.params.{each}")]
+    found = sheets(EXAMPLES / "code_lm.yaml", "--hardware", "h100,h100x8", *FSDP, *words)
+    one, eight = (each["cells"]["training"] for each in found)
+    assert [each["concurrency"][0]["value"] for each in (one, eight)] == [1, 8]
+    assert eight["memory"][0]["value"] < one["memory"][0]["value"] / 4
+    # max_steps is what the file says, on however many workers
+    assert all("1,900 steps" in each["speed"][2]["formula"] for each in (one, eight))
+
+
+def test_more_gpus_answer_more_rows():
+    found = sheets(EXAMPLES / "tabular.yaml", "--hardware", "h100,h100x8")
+    one, eight = (each["cells"]["online"] for each in found)
+    assert eight["speed"][1]["value"] == pytest.approx(8 * one["speed"][1]["value"])
+    assert eight["memory"] == one["memory"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "width"),
+    [("vllm-bf16", 2), ("vllm-w8a8", 1), ("vllm-awq", 0.5), ("vllm-gptq", 0.5)],
+)
+def test_a_variant_has_the_data_type_of_its_method(variant, width):
+    words = ("--hardware", "h100", "--set", f"export.candidates=[{variant}]")
+    (sheet,) = sheets(EXAMPLES / "code_lm.yaml", *words)
+    assert sheet["cells"]["online"]["data types"][0]["value"] == width
+
+
+def test_trees_are_bounded_by_their_rows(home):
+    file = home / "trees.yaml"
+    file.write_text(
+        "name: trees\ndataset: {source: 'sklearn:breast_cancer', target: target}\n"
+        "model: {family: gradient_boosting, params: {max_depth: 2000}}\n"
+    )
+    (deep,) = sheets(file, "--hardware", "h100")
+    assert deep["faults"] == []
+    weights = deep["cells"]["online"]["memory"][0]["value"]
+    assert weights < 1e9
+
+
+def test_a_batch_job_moves_what_its_rows_are(home):
+    (sheet,) = sheets(EXAMPLES / "tabular.yaml")
+    batch = sheet["cells"]["batch"]
+    bytes_of_a_row = batch["IO"][0]["value"] / batch["speed"][0]["value"]
+    online = sheet["cells"]["online"]
+    assert bytes_of_a_row == pytest.approx(online["IO"][0]["value"] / online["speed"][1]["value"])
+
+
+def test_a_load_is_a_bound():
+    words = ("--hardware", "l4,h100", "--load", "1e30")
+    done = plan(EXAMPLES / "tabular.yaml", *words)
+    assert "none of the machines is enough" in done.stderr
+
+
+def test_a_budget_without_a_price_is_said():
+    done = plan(EXAMPLES / "tabular.yaml", "--budget", "100")
+    assert "the budget is not checked for this-machine" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [("--budget", "1"), ("--explain",)])
+def test_several_files_refuse_what_they_cannot_have(words):
+    done = plan(EXAMPLES / "tabular.yaml", str(EXAMPLES / "digits.yaml"), *words)
+    assert isinstance(done.exception, InputError)
+    assert words[0] in str(done.exception)
 
 
 def test_an_old_price_is_a_warning():

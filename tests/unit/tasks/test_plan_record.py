@@ -11,9 +11,11 @@ import pytest
 from millrace.export.candidate import Candidate
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.planner.catalogue import Machines, shipped_devices
 from millrace.models.planner.measurements import read_measurements
 from millrace.models.planner.published_runs import published_fits
-from millrace.tasks import plan_places
+from millrace.tasks import plan_places, plan_run
 from millrace.tasks.kinds.steps import KindReport
 from millrace.tasks.plan import ledger_of
 from millrace.tasks.plan_measured import (
@@ -24,9 +26,10 @@ from millrace.tasks.plan_measured import (
     step_seconds_of,
     units_of,
 )
-from millrace.tasks.plan_places import Place, cpu_name, gpu_place
+from millrace.tasks.plan_places import Place, cpu_name, gpu_place, pipeline_on
 from millrace.tasks.plan_record import record_run
 from millrace.tasks.plan_run import asked_of
+from tests.docs_pages import ROOT
 from tests.unit.models.planner.test_sheet import CPU, ROWS_WORK, TRAINING
 from tests.unit.tasks.test_batch_run import REPORT as JOB
 
@@ -206,9 +209,31 @@ def test_a_gpu_that_the_catalogue_lacks_is_not_recorded(monkeypatch):
     ("engine", "workers", "gpus", "used"),
     [("torch", 1, 1, 1), ("torch", 2, 4, 2), ("torch", 2, 1, 0), ("xgboost", 1, 1, 0)],
 )
-def test_workers_have_gpus_if_there_is_one_for_each(engine, workers, gpus, used):
+def test_workers_have_gpus_if_there_is_one_for_each(
+    monkeypatch, tmp_path, engine, workers, gpus, used
+):
+    on_a_gpu(monkeypatch, "NVIDIA H200")
     training = replace(ROWS_WORK.training, engine=engine, workers=workers)
-    serving = SimpleNamespace(on_gpu=True)
-    pipeline = SimpleNamespace(serving=serving, batch=SimpleNamespace(price_per_hour=None))
-    asked = asked_of(replace(ROWS_WORK, training=training), pipeline, gpus)
-    assert (asked.training_gpus, asked.serves_on_gpu) == (used, True)
+    planned = []
+
+    def plan(pipeline, installation, facts):
+        planned.append(pipeline.training.precision)
+        return replace(ROWS_WORK, training=training)
+
+    monkeypatch.setattr(plan_run, "steps_of", lambda kind: SimpleNamespace(plan=plan))
+    monkeypatch.setattr(plan_run, "this_device", lambda home, price: CPU.device)
+    pipeline = load_pipeline(ROOT / "examples/tabular.yaml")
+    asked = asked_of(KIND, pipeline, Installation(tmp_path, "", ""), None, gpus)
+    assert (asked.training_gpus, asked.serves_on_gpu) == (used, False)
+    assert planned == (["fp32", "bf16"] if used else ["fp32"])
+
+
+def test_a_pipeline_leaves_workers_actors_and_precision_to_the_machines():
+    pipeline = load_pipeline(ROOT / "examples/tabular.yaml")
+    on_gpus = pipeline_on(pipeline, Machines("h200", shipped_devices()["h200"], 4))
+    assert (on_gpus.training.num_workers, on_gpus.training.precision) == (4, "bf16")
+    assert (on_gpus.batch.num_actors, on_gpus.serving.instance_count) == (4, 4)
+    on_cpu = pipeline_on(pipeline, CPU)
+    assert on_cpu.training.precision == "fp32"
+    assert on_cpu.training.workers == pipeline.training.workers
+    assert on_cpu.batch.num_actors == CPU.device.cores

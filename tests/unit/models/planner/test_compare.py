@@ -64,3 +64,11 @@ def test_more_devices_than_there_are_is_a_bound():
     assert str(found.broken[0]) == "devices: 4, 4 times the 1 that are allowed"
     eight = judge_sheet(plan_sheet(work, Machines("h100", DEVICES["h100"], 8)), Bounds())
     assert eight.is_feasible
+
+
+def test_a_load_above_what_a_machine_does_is_a_bound():
+    found = verdicts(ONE_WORKER, Bounds(load=1e12), "l4", "h100")
+    assert [each.what for verdict in found for each in verdict.broken] == ["the load"] * 2
+    assert str(nearest_machines(found).sheet.machines) == "h100"
+    (enough,) = verdicts(ONE_WORKER, Bounds(load=1.0), "l4")
+    assert enough.is_feasible

@@ -125,8 +125,21 @@ def test_what_does_not_fit_is_named_with_its_parts():
 
 def test_the_cache_decides_how_many_streams_fit():
     cell = plan_sheet(generating(), ONE).cells["online"]["concurrency"]
+    assert find(cell, "streams of 4,096").value == 20 * 2**30 // 131_072 // 4096 == 40
     left = H100.memory - 16e9 - RUNTIME_BYTES
-    assert find(cell, "streams of 4,096").value == left // 131_072 // 4096
+    assert find(cell, "in all of the memory").value == left // 131_072 // 4096
+
+
+def test_streams_beyond_the_cache_wait_and_are_not_sold():
+    def rate(streams, cache):
+        work = generating(streams=streams, cache_bytes=cache)
+        speed = plan_sheet(work, ONE).cells["online"]["speed"]
+        return next(each.value for each in speed if each.unit == "per second")
+
+    of_one = 131_072.0 * 4096
+    assert rate(64, 8 * of_one) == rate(8, 8 * of_one) < rate(64, 64 * of_one)
+    (fault,) = plan_sheet(generating(cache_bytes=0.5 * of_one), ONE).faults
+    assert "the KV cache of one sequence of 4,096 tokens needs 537 MB" in str(fault)
 
 
 def test_devices_share_a_decoder_and_its_cache():
@@ -172,12 +185,16 @@ def test_more_streams_wait_longer_for_their_first_token():
 
 
 def test_each_device_keeps_all_of_a_latent_cache():
-    def memory(name, split):
+    def cells(name, split):
         work = generating(decoder=DECODERS[name], tensor_parallel=split, cache_bytes=8e9)
-        return plan_sheet(work, EIGHT).cells["online"]["memory"][0]
+        return plan_sheet(work, EIGHT).cells["online"]
 
-    assert "KV cache 8 GB" in memory("deepseek-v3", 8).formula
-    assert "KV cache 1 GB" in memory("llama-3.1-8b", 8).formula
+    def fitting(name, split):
+        return find(cells(name, split)["concurrency"], "in the cache").value
+
+    assert "KV cache 1 GB" in cells("deepseek-v3", 8)["memory"][0].formula
+    assert fitting("deepseek-v3", 8) == fitting("deepseek-v3", 1) // 8
+    assert fitting("llama-3.1-8b", 8) == fitting("llama-3.1-8b", 1)
 
 
 @pytest.mark.parametrize(
