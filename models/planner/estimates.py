@@ -7,11 +7,11 @@ machine, is also the measure of what Python does beside it: a slower core does b
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from millrace.models.planner.catalogue import Device, Machines
-from millrace.models.planner.fit import Fit, Terms
+from millrace.models.planner.fit import Bounds, Fit, Terms
 from millrace.models.planner.parallelism import all_reduce_bytes
 from millrace.models.planner.quantity import Quantity, Unit, estimated, format_value
 from millrace.models.planner.work import Engine, ServingWork, TrainingWork, Variant
@@ -36,15 +36,23 @@ class Estimated:
         words: what it is.
         unit: its unit.
         terms: the names of its terms.
-        counted: terms whose bytes are there at least once, so that their weight is at least 1.
+        bounds: smallest and largest weight of terms, where small runs alone say too little: bytes
+            that are counted are there at least once, and products take at least half, and in a
+            batch job at most 1.5 times, of what they take at the measured rate.
     """
 
     words: str
     unit: Unit
     terms: tuple[str, ...]
-    counted: tuple[str, ...] = ()
+    bounds: Bounds = field(default_factory=dict)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Terms that are there at least once."""
+        return tuple(name for name, (least, _) in self.bounds.items() if least >= 1)
 
 
+_AT_LEAST_ONCE = (1.0, math.inf)
 _STARTED = ("step", "call", "calls", "job", "rounds")
 _STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
 _ACTIVATIONS = ("activations", "logits")
@@ -66,23 +74,25 @@ QUANTITIES: Mapping[Name, Estimated] = {
             *("runtime", "text_runtime", "tree_runtime", "decoder_runtime"),
             *("states", "activations", "data"),
         ),
-        counted=("states", "activations", "data"),
+        bounds=dict.fromkeys(("states", "activations", "data"), _AT_LEAST_ONCE),
     ),
     "online_call": Estimated(
         "latency of one row or token",
         "seconds",
         (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
+        bounds={"operations": (0.5, math.inf)},
     ),
     "online_unit": Estimated(
         "time of a row or token at full load",
         "seconds",
         (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
+        bounds={"operations": (0.5, math.inf)},
     ),
     "online_memory": Estimated(
         "peak memory of a serving process",
         "bytes",
         ("runtime", "decoder_runtime", "weights", "activations"),
-        counted=("weights",),
+        bounds={"weights": _AT_LEAST_ONCE},
     ),
     "batch_job": Estimated(
         "time of a batch job",
@@ -91,6 +101,7 @@ QUANTITIES: Mapping[Name, Estimated] = {
             *("operations", "memory", "kernels", "calls", "rows", "job"),
             *("tree_walk", "decoder_kernels", "decoder_calls", "decoder_job"),
         ),
+        bounds={"operations": (0.5, 1.5)},
     ),
 }
 RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6

@@ -26,6 +26,10 @@ LEAST_ERROR = 0.03
 """Relative error below which rows weigh the same in a robust fit."""
 
 
+Bounds = Mapping[str, tuple[float, float]]
+"""Smallest and largest weight, by term."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """An estimated value with its interval.
@@ -94,7 +98,7 @@ def fit_terms(
     described: Sequence[Mapping[str, float]] = (),
     robust: bool = False,
     estimated: Collection[int] | None = None,
-    counted: Sequence[str] = (),
+    bounds: Bounds | None = None,
 ) -> Fit:
     """Fit the weights of terms by non-negative least squares on relative errors.
 
@@ -108,15 +112,15 @@ def fit_terms(
         robust: weigh large errors less: sum of absolute relative errors, by reweighting.
         estimated: numbers of the measurements like those that will be estimated, whose errors give
             the interval; None: all.
-        counted: the terms whose weight is at least 1.
+        bounds: the smallest and the largest weight of a term; of others 0 and infinity.
     """
     import numpy as np
 
     values = np.array([[row[name] for name in names] for row in rows])
     times = np.asarray(measured, dtype=float)
-    least = _least(names, counted)
-    weights = _solve(values / times[:, None], robust, least)
-    errors = cross_validated(rows, measured, names, groups=groups, robust=robust, counted=counted)
+    limits = _limits(names, bounds)
+    weights = _solve(values / times[:, None], robust, limits)
+    errors = cross_validated(rows, measured, names, groups=groups, robust=robust, bounds=bounds)
     low, high = interval_of(
         [ratio for row, ratio in errors.items() if estimated is None or row in estimated]
     )
@@ -133,7 +137,7 @@ def cross_validated(
     *,
     groups: Sequence[Hashable] | None = None,
     robust: bool = False,
-    counted: Sequence[str] = (),
+    bounds: Bounds | None = None,
 ) -> dict[int, float]:
     """Return measured ÷ estimated of each row, by a fit on the rows of the other groups.
 
@@ -149,7 +153,7 @@ def cross_validated(
         held = np.array([each == group for each in belonging])
         if (~held).sum() < len(names):
             continue
-        weights = _solve(values[~held] / times[~held, None], robust, _least(names, counted))
+        weights = _solve(values[~held] / times[~held, None], robust, _limits(names, bounds))
         for index in np.flatnonzero(held):
             estimate = float(values[index] @ weights)
             if estimate > 0:
@@ -157,34 +161,47 @@ def cross_validated(
     return ratios
 
 
-def _least(names: Sequence[str], counted: Sequence[str]) -> "Array":
-    """Return the smallest weight of each term."""
+def _limits(names: Sequence[str], bounds: Bounds | None) -> "tuple[Array, Array]":
+    """Return the smallest and the largest weight of each term."""
     import numpy as np
 
-    return np.array([float(name in counted) for name in names])
+    pairs = [(bounds or {}).get(name, (0.0, math.inf)) for name in names]
+    least, most = zip(*pairs, strict=True)
+    return np.array(least), np.array(most)
 
 
-def _solve(relative: "Array", robust: bool, least: "Array") -> "Array":
+def _solve(relative: "Array", robust: bool, limits: "tuple[Array, Array]") -> "Array":
     """Return the weights whose sum of terms is nearest to 1 in every row.
 
     Args:
         relative: terms ÷ measurement, `[rows, terms]`.
         robust: minimize absolute errors instead of squares (iteratively reweighted least squares).
-        least: the smallest weight of each term.
+        limits: the smallest and the largest weight of each term.
     """
     import numpy as np
-    from scipy.optimize import nnls
 
-    # nnls wants columns of similar size.
+    least, most = limits
+    # The solvers want columns of similar size.
     sizes = np.linalg.norm(relative, axis=0)
     sizes[sizes == 0] = 1
     scaled, rest = relative / sizes, 1 - relative @ least
-    weights = nnls(scaled, rest)[0]
+    room = (most - least) * sizes
+    weights = _least_squares(scaled, rest, room)
     for _ in range(ROBUST_ROUNDS if robust else 0):
         errors = np.abs(scaled @ weights - rest)
         emphasis = 1 / np.sqrt(np.maximum(errors, LEAST_ERROR))
-        weights = nnls(scaled * emphasis[:, None], rest * emphasis)[0]
+        weights = _least_squares(scaled * emphasis[:, None], rest * emphasis, room)
     return np.asarray(least + weights / sizes)
+
+
+def _least_squares(columns: "Array", wanted: "Array", room: "Array") -> "Array":
+    """Return the weights, from 0 to `room`, whose sum of columns is nearest to what is wanted."""
+    import numpy as np
+    from scipy.optimize import lsq_linear, nnls
+
+    if not np.isfinite(room).any():
+        return np.asarray(nnls(columns, wanted)[0])
+    return np.asarray(lsq_linear(columns, wanted, bounds=(0, room)).x)
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float]:

@@ -6,22 +6,22 @@ measure them.
 """
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, cast
 
 from millrace.models.planner.estimates import QUANTITIES, UNFITTED, Name
-from millrace.models.planner.fit import Fit, Terms, fit_terms
+from millrace.models.planner.fit import Bounds, Fit, Terms, fit_terms
 from millrace.models.planner.published_training import published_fit, read_rows
 
 HELD_OUT = "h-"
 """Beginning of the names of the configurations that no weight is fitted on."""
-ON_GPU: Final[dict[Name, tuple[str, ...]]] = {
-    "training_step": ("operations", "memory"),
-    "training_memory": QUANTITIES["training_memory"].counted,
+ON_GPU: Final[dict[Name, Bounds]] = {
+    "training_step": dict.fromkeys(("operations", "memory"), (1.0, math.inf)),
+    "training_memory": QUANTITIES["training_memory"].bounds,
 }
-"""What is fitted on a GPU, with the terms whose weight is at least 1: no program is faster than the
-data sheet."""
+"""What is fitted on a GPU, with bounds of the weights: no program is faster than the data sheet."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def fit_runs(name: Name, *, on_gpu: bool = False) -> Fit:
         [each.measured for each in runs],
         QUANTITIES[name].terms,
         robust=True,
-        counted=ON_GPU[name] if on_gpu else QUANTITIES[name].counted,
+        bounds=ON_GPU[name] if on_gpu else QUANTITIES[name].bounds,
     )
     seen = {term for each in runs for term, value in each.terms.items() if value}
     unseen = {term: UNFITTED[name].weights[term] for term in fit.weights if term not in seen}

@@ -81,7 +81,7 @@ def test_a_counted_term_has_a_weight_of_at_least_one():
     rows = [{"base": 100.0, "counted": n} for n in (1.0, 2.0, 3.0, 4.0)]
     measured = [150.0, 149.0, 151.0, 150.0]
     free = fit_terms(rows, measured, ("base", "counted"))
-    bounded = fit_terms(rows, measured, ("base", "counted"), counted=("counted",))
+    bounded = fit_terms(rows, measured, ("base", "counted"), bounds={"counted": (1.0, math.inf)})
     assert free.weights["counted"] < 1
     assert bounded.weights["counted"] == pytest.approx(1)
     assert bounded.weights["base"] == pytest.approx(1.475, rel=0.01)
