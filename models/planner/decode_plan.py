@@ -245,7 +245,7 @@ def _concurrency(generation: Generation, streams: int, room: ServingMemory, devi
     read, written = generation.prompt_tokens, generation.output_tokens
     return (
         Quantity(
-            f"streams, {read:,} tokens read and {written:,} written each",
+            f"{'stream' if streams == 1 else 'streams'}, {read:,} tokens read and {written:,} written each",
             streams,
             "count",
             f"serving.generation.max_num_seqs {generation.streams}, as far as the cache has room; "
