@@ -204,9 +204,9 @@ def known_devices(
     """Return the devices of the package and of the home; this machine only if it is named."""
     devices = dict(shipped_devices())
     own = installation.home / OWN_DEVICES
-    if own.is_file():
+    if own.exists():
         devices.update(read_devices(own))
-    if THIS_MACHINE in hardware:
+    if THIS_MACHINE in hardware.lower():
         price = pipeline.batch.price_per_hour
         devices[THIS_MACHINE] = this_device(installation.home, price)
     return devices

@@ -7,7 +7,7 @@ from datetime import date
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -49,7 +49,7 @@ class Device(Spec):
     chip: str = Field("", description="Words by which its driver's name for it is known.")
     memory: float = Field(gt=0, description="Bytes of its memory.")
     memory_bandwidth: float = Field(gt=0, description="Bytes per second of its memory.")
-    rates: Mapping[str, float] = Field(
+    rates: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
         min_length=1, description="Dense operations per second by data type."
     )
     link_bandwidth: float | None = Field(
@@ -153,7 +153,7 @@ def _names(device: Device, name: str) -> bool:
 
 
 def read_devices(path: Path) -> dict[str, Device]:
-    """Return the devices of a catalogue file.
+    """Return the devices of a catalogue file; an empty file has none.
 
     Raises:
         InputError: the file cannot be read, or a row is not a device.
@@ -164,6 +164,8 @@ def read_devices(path: Path) -> dict[str, Device]:
         raise InputError(
             f"the catalogue of devices cannot be read: {path}", seen=str(error)
         ) from error
+    if rows is None:
+        return {}
     if not isinstance(rows, dict):
         raise InputError(
             f"{path} is not a catalogue of devices",
@@ -215,7 +217,8 @@ def parse_machines(text: str, devices: Mapping[str, Device]) -> tuple[Machines, 
 
 def _machines(word: str, devices: Mapping[str, Device]) -> Machines:
     name, count = word.lower(), 1
-    if name not in devices and (found := re.fullmatch(r"(.+)x(-?[0-9]+)", name)):
+    found = re.fullmatch(r"(.+)x(-?[0-9]+)", name)
+    if found and name not in devices and found[1] in devices:
         name, count = found[1], int(found[2])
     if name not in devices:
         close = get_close_matches(name, devices, 1)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from millrace.flows.cli import main
 from millrace.models.common.errors import InputError
+from millrace.models.planner.catalogue import shipped_devices
 from millrace.models.planner.measurements import append_measurements
 from millrace.models.planner.published_runs import published_fits
 from tests.docs_pages import ROOT
@@ -207,6 +208,21 @@ def test_a_wrong_catalogue_is_refused(home, row, message):
     done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100")
     assert isinstance(done.exception, InputError)
     assert message in str(done.exception)
+
+
+def test_a_folder_in_place_of_the_catalogue_is_refused(home):
+    (home / "hardware.yaml").mkdir()
+    done = plan(EXAMPLES / "tabular.yaml", "--hardware", "h100")
+    assert isinstance(done.exception, InputError)
+    assert "hardware.yaml" in str(done.exception)
+
+
+def test_this_machine_is_named_in_any_case(monkeypatch):
+    l4 = shipped_devices()["l4"]
+    monkeypatch.setattr("millrace.tasks.plan.this_device", lambda home, price: l4)
+    (sheet,) = sheets(EXAMPLES / "tabular.yaml", "--hardware", "This-MACHINE")
+    assert sheet["machines"]["name"] == "this-machine"
+    assert sheet["machines"]["device"]["label"] == l4.label
 
 
 def test_the_cheapest_machine_that_is_enough_is_named():

@@ -85,6 +85,8 @@ def test_a_device_without_a_rate_is_refused(tmp_path):
         ({"memory": 0}, "ours.memory: Input should be greater than 0"),
         ({"memory_bandwith": 3}, "ours.memory_bandwith: Extra inputs are not permitted"),
         ({"rates": {}}, "ours.rates"),
+        ({"rates": {"fp32": 0}}, "ours.rates.fp32: Input should be greater than 0"),
+        ({"rates": {"fp32": "-1e13"}}, "ours.rates.fp32: Input should be greater than 0"),
         ({"price": {"dollars_per_hour": 0, "date": "2026-01-01", "source": "s"}}, "greater than 0"),
         ({"price": {"dollars_per_hour": 1, "source": "s"}}, "ours.price.date: Field required"),
         ({"source": ""}, "ours.source"),
@@ -109,6 +111,19 @@ def test_a_file_that_is_no_catalogue_is_refused(tmp_path, text):
         read_devices(path)
 
 
+def test_a_folder_is_no_catalogue(tmp_path):
+    with pytest.raises(InputError, match="cannot be read") as error:
+        read_devices(tmp_path)
+    assert "Is a directory" in error.value.seen
+
+
+@pytest.mark.parametrize("text", ["", "# no row yet\n"])
+def test_an_empty_file_has_no_devices(tmp_path, text):
+    path = tmp_path / "devices.yaml"
+    path.write_text(text)
+    assert read_devices(path) == {}
+
+
 def test_hardware_is_names_with_counts():
     machines = parse_machines("h100x8, a100,L40Sx2", shipped_devices())
     assert [(each.name, each.count) for each in machines] == [("h100", 8), ("a100", 1), ("l40s", 2)]
@@ -119,6 +134,7 @@ def test_hardware_is_names_with_counts():
     ("text", "message"),
     [
         ("h10O", "has no device 'h10o'"),
+        ("gtx9", "has no device 'gtx9'"),
         ("h100x0", "at least 1"),
         ("h100x-2", "at least 1"),
         ("", "names no device"),
@@ -130,9 +146,10 @@ def test_unknown_hardware_is_refused(text, message):
         parse_machines(text, shipped_devices())
 
 
-def test_a_misspelt_device_has_a_hint():
+@pytest.mark.parametrize("text", ["h10", "h10x8"])
+def test_a_misspelt_device_has_a_hint(text):
     with pytest.raises(InputError) as error:
-        parse_machines("h10", shipped_devices())
+        parse_machines(text, shipped_devices())
     assert error.value.hint == "did you mean h100?"
 
 
