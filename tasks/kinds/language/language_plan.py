@@ -1,6 +1,5 @@
 """What the training and the serving of a language model ask of a machine."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.planner.decoder import Decoder
-from millrace.models.planner.decoder_config import NAMES, decoder_from_config
+from millrace.models.planner.decoder_config import NAMES, decoder_from_config, read_decoder
 from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.training_flops import flops_per_token
 from millrace.models.planner.work import Generation, ServingWork, TrainingWork, Variant, Work
@@ -199,7 +198,8 @@ def decoder_of(model: ModelSpec, folder: Path) -> Decoder:
         return _pretrained(model, folder)
     params = {**model.params, "vocab_size": model.tokenizer.vocab_size}
     if all(params.get(key) is not None for key in COMPLETE):
-        return decoder_from_config({"model_type": params.get("architecture"), **params})
+        config = {"model_type": params.get("architecture"), **params}
+        return decoder_from_config(config, "model.params")
     from millrace.models.language.causal_lm import config_of
     from millrace.models.language.recipe import DecoderSpec
 
@@ -212,8 +212,25 @@ def _pretrained(model: ModelSpec, folder: Path) -> Decoder:
 
     name = resolve_pretrained(str(model.pretrained), folder)
     path = Path(name) / "config.json"
-    if not path.is_file():
-        from huggingface_hub import hf_hub_download
+    if not path.is_absolute() and not path.is_file():
+        path = _download_config(name, model.revision)
+    return read_decoder(path)
 
-        path = Path(hf_hub_download(name, "config.json", revision=model.revision))
-    return decoder_from_config(json.loads(path.read_text()), str(path))
+
+def _download_config(name: str, revision: str | None) -> Path:
+    """Return the `config.json` of a model on the hub.
+
+    Raises:
+        InputError: the hub does not know the model, or cannot be reached.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json", revision=revision))
+    except Exception as error:  # the network may fail in any way
+        raise InputError(
+            f"the configuration of model.pretrained {name!r} cannot be read",
+            seen=(str(error) or type(error).__name__).splitlines()[0],
+            valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
+            hint="check the path; for a name on the hub, check the network",
+        ) from error

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from millrace.models.common.errors import InputError
 from millrace.models.planner.decoder_config import decoder_from_config
 from millrace.models.planner.roofline import read_parameters
 
@@ -121,16 +120,3 @@ def test_a_sliding_window_bounds_what_a_token_attends_to():
     assert windowed.attended_layer_tokens(100) == 100 + 2 * 10
     less = plain.forward_flops(100) - windowed.forward_flops(100)
     assert less == 4 * 64 * 2 * (100 - 10)
-
-
-def test_a_configuration_without_a_size_is_refused():
-    config = {key: value for key, value in SMALL.items() if key != "hidden_size"}
-    with pytest.raises(InputError, match="does not say hidden_size") as error:
-        decoder_from_config(config, "config.json")
-    assert error.value.valid == "hidden_size or n_embd or d_model"
-
-
-@pytest.mark.parametrize("value", [0, -4, 2.5, "many", True])
-def test_a_size_is_a_positive_whole_number(value):
-    with pytest.raises(InputError, match="num_hidden_layers is not a positive whole number"):
-        decoder_from_config(SMALL | {"num_hidden_layers": value})
