@@ -4,23 +4,29 @@ From it the estimates of a machine are fitted again, and the accuracy is shown.
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.fit import Fit
-from millrace.models.planner.published_runs import published_fits
+from millrace.models.planner.published_runs import counted_terms, published_fits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger("millrace")
+TEXTS = ("quantity", "model", "kind", "machine", "run_id", "terms")
+NUMBERS = ("estimate", "low", "high", "measured")
 NORMAL_QUANTILE = 1.645
 """Standard deviations to either end of an interval that holds nine of ten values."""
+MOST_FACTOR = 5.0
+"""Largest factor, and its inverse the smallest, by which own measurements change an estimate."""
 
 
 @dataclass(frozen=True)
@@ -73,34 +79,59 @@ def append_measurements(uri: str, measurements: Sequence[Measurement]) -> None:
 
 
 def read_measurements(uri: str) -> list[Measurement]:
-    """Return all measurements, the oldest first; none if there is no ledger yet."""
-    from deltalake import DeltaTable
+    """Return all measurements, the oldest first; none if there is no ledger yet.
 
-    if "://" not in uri and not (Path(uri) / "_delta_log").is_dir():
+    A plan does not fail because of its ledger: rows that are damaged are left out, and a table that
+    cannot be read is a warning.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    is_local = "://" not in uri
+    if is_local and not (Path(uri) / "_delta_log").is_dir():
         return []
-    rows = DeltaTable(uri).to_pyarrow_table().to_pylist()
-    found = [
-        Measurement(
-            **{
-                **row,
-                "terms": json.loads(row["terms"]),
-                "time": row["time"].replace(tzinfo=UTC),
-            }
-        )
-        for row in rows
-        if row["quantity"] in QUANTITIES
-    ]
+    try:
+        rows = DeltaTable(uri).to_pyarrow_table(columns=[*TEXTS, *NUMBERS, "time"]).to_pylist()
+    except Exception as error:  # a damaged table may fail in any way
+        if is_local or not isinstance(error, TableNotFoundError):
+            fault = (str(error) or type(error).__name__).splitlines()[0]
+            log.warning("no measurements count: the ledger %s cannot be read: %s", uri, fault)
+        return []
+    found = [each for each in map(_measurement_of, rows) if each is not None]
     return sorted(found, key=lambda each: each.time)
+
+
+def _measurement_of(row: Mapping[str, Any]) -> Measurement | None:
+    """Return the measurement in a row of the ledger; None for a damaged or foreign row."""
+    are_texts = all(isinstance(row[name], str) for name in TEXTS)
+    are_numbers = all(isinstance(row[name], float) and row[name] >= 0 for name in NUMBERS)
+    if not are_texts or not are_numbers or row["quantity"] not in QUANTITIES:
+        return None
+    is_positive = all(0 < row[name] < math.inf for name in ("estimate", "measured"))
+    terms = _terms_in(row["terms"])
+    if not is_positive or terms is None or not isinstance(row["time"], datetime):
+        return None
+    return Measurement(**{**row, "terms": terms, "time": row["time"].replace(tzinfo=UTC)})
+
+
+def _terms_in(text: str) -> dict[str, float] | None:
+    """Return the terms in a JSON object; None if they are not finite numbers."""
+    try:
+        terms = json.loads(text, parse_int=float)
+    except (ValueError, RecursionError):
+        return None
+    is_known = isinstance(terms, dict) and all(
+        isinstance(each, float) and math.isfinite(each) for each in terms.values()
+    )
+    return terms if is_known else None
 
 
 def _to_arrow(measurements: Sequence[Measurement]) -> "pa.Table":
     import pyarrow as pa
 
-    texts = ("quantity", "model", "kind", "machine", "run_id", "terms")
-    numbers = ("estimate", "low", "high", "measured")
     schema = pa.schema(
-        [(name, pa.string()) for name in texts]
-        + [(name, pa.float64()) for name in numbers]
+        [(name, pa.string()) for name in TEXTS]
+        + [(name, pa.float64()) for name in NUMBERS]
         + [("time", pa.timestamp("us", "UTC"))]
     )
     rows = [{**asdict(each), "terms": json.dumps(dict(each.terms))} for each in measurements]
@@ -113,7 +144,8 @@ def fits_of(
     """Return the fits of a machine, by quantity.
 
     The published weights, times one factor for each quantity that the machine has measured. Few
-    measurements can tell how fast a machine is, and not how each part of the work is.
+    measurements can tell how fast a machine is, and not how each part of the work is. Measurements
+    of a release that lacked a term do not count, because their estimates would be too small.
 
     Args:
         measurements: the ledger.
@@ -126,11 +158,17 @@ def fits_of(
             each.measured / estimate
             for each in measurements
             if (each.quantity, each.machine) == (name, machine)
+            and _has_all_terms(each, fit)
             and (estimate := fit.estimate(known_terms(each, fit)).value) > 0
         ]
         if ratios:
-            fits[name] = scaled_fit(fit, ratios)
+            fits[name] = scaled_fit(fit, ratios, counted_terms(name, on_gpu=on_gpu))
     return fits
+
+
+def _has_all_terms(measurement: Measurement, fit: Fit) -> bool:
+    """Return whether a measurement has each term that has a weight."""
+    return all(name in measurement.terms for name, weight in fit.weights.items() if weight)
 
 
 def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
@@ -138,21 +176,25 @@ def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
     return {name: measurement.terms.get(name, 0.0) for name in fit.weights}
 
 
-def scaled_fit(fit: Fit, ratios: Sequence[float]) -> Fit:
+def scaled_fit(fit: Fit, ratios: Sequence[float], counted: Sequence[str] = ()) -> Fit:
     """Return a fit whose weights are moved towards a machine's own measurements.
 
-    By the mean logarithm of measured ÷ estimated, less one standard error, which is known from the
-    fit's interval. So chance alone moves little, and a machine of another speed moves it at once.
+    By the median logarithm of measured ÷ estimated, less one standard error, which is known from
+    the fit's interval. So chance alone moves little, and a machine of another speed moves it at
+    once. By no more than `MOST_FACTOR`: beyond it something else than the machine is different.
 
     Args:
         fit: the published fit.
         ratios: measured ÷ estimated of the machine's own measurements.
+        counted: the terms whose weight is at least 1.
     """
     spread = math.log(fit.high / fit.low) / (2 * NORMAL_QUANTILE)
     middle = median(map(math.log, ratios))
     moved = max(0.0, abs(middle) - spread / math.sqrt(len(ratios)))
-    factor = math.exp(math.copysign(moved, middle))
-    weights = {name: weight * factor for name, weight in fit.weights.items()}
+    factor = math.exp(math.copysign(min(moved, math.log(MOST_FACTOR)), middle))
+    weights = {
+        name: max(weight * factor, float(name in counted)) for name, weight in fit.weights.items()
+    }
     return replace(fit, weights=weights, rows=fit.rows + len(ratios))
 
 

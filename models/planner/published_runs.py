@@ -86,6 +86,12 @@ def runs_to_fit(name: Name, *, on_gpu: bool = False) -> list[MeasuredRun]:
     return [each for each in runs if each.quantity == name and not each.is_held_out]
 
 
+def counted_terms(name: Name, *, on_gpu: bool) -> tuple[str, ...]:
+    """Return the terms of a quantity whose weight is at least 1."""
+    bounds = ON_GPU[name] if on_gpu else QUANTITIES[name].bounds
+    return tuple(term for term, (least, _) in bounds.items() if least >= 1)
+
+
 def fit_runs(name: Name, *, on_gpu: bool = False) -> Fit:
     """Return the weights of a quantity, fitted on the runs that are not held out.
 

@@ -1,11 +1,15 @@
 """The ledger of the planner: what is written is read, and a machine's own runs count."""
 
+import json
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from statistics import mean, median
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from millrace.models.planner.estimates import QUANTITIES
 from millrace.models.planner.measurements import (
@@ -14,6 +18,7 @@ from millrace.models.planner.measurements import (
     append_measurements,
     fits_of,
     read_measurements,
+    scaled_fit,
 )
 from millrace.models.planner.published_runs import measured_runs, published_fits
 
@@ -50,6 +55,73 @@ def test_a_quantity_of_another_release_is_left_out(tmp_path):
     uri = str(tmp_path / "measurements")
     append_measurements(uri, [FIRST, replace(FIRST, quantity="what is this")])
     assert read_measurements(uri) == [FIRST]
+
+
+def write_rows(uri, **columns):
+    """Write rows like `FIRST` with some columns replaced, of any type; None: without the column."""
+    row = {**asdict(FIRST), "terms": json.dumps(FIRST.terms)}
+    table = {name: [value] for name, value in row.items()} | columns
+    write_deltalake(uri, pa.table({name: each for name, each in table.items() if each}))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *[("terms", text) for text in (None, "", "{", "[1]", "3", '{"operations": null}')],
+        *[("terms", f'{{"operations": {text}}}') for text in ('"x"', "true", "NaN", "1" * 400)],
+        *[(name, None) for name in ("quantity", "model", "machine", "time", "low", "high")],
+        *[
+            (name, number)
+            for name in ("estimate", "measured")
+            for number in (None, 0.0, -1.0, float("nan"), float("inf"))
+        ],
+        ("low", float("nan")),
+    ],
+)
+def test_a_damaged_row_is_left_out(tmp_path, column, value):
+    uri = str(tmp_path / "measurements")
+    append_measurements(uri, [FIRST])
+    rows = DeltaTable(uri).to_pyarrow_table()
+    field = rows.schema.field(column)
+    at = rows.schema.get_field_index(column)
+    damaged = rows.set_column(at, field, pa.array([value], field.type))
+    write_deltalake(uri, damaged, mode="append")
+    assert read_measurements(uri) == [FIRST]
+
+
+@pytest.mark.parametrize("columns", [{"low": None}, {"time": None}])
+def test_a_ledger_that_lacks_a_column_is_a_warning(tmp_path, caplog, columns):
+    uri = str(tmp_path / "measurements")
+    write_rows(uri, **columns)
+    assert read_measurements(uri) == []
+    assert "cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"terms": [3]}, {"time": ["yesterday"]}, {"measured": ["much"]}, {"quantity": [[1]]}],
+)
+def test_a_ledger_of_other_types_has_no_measurements(tmp_path, columns):
+    uri = str(tmp_path / "measurements")
+    write_rows(uri, **columns)
+    assert read_measurements(uri) == []
+
+
+def test_a_column_of_a_later_release_is_not_read(tmp_path):
+    uri = str(tmp_path / "measurements")
+    write_rows(uri, more=[1])
+    assert read_measurements(uri) == [FIRST]
+
+
+def test_a_broken_ledger_is_a_warning(tmp_path, caplog):
+    uri = str(tmp_path / "measurements")
+    append_measurements(uri, [FIRST])
+    (data,) = Path(uri).glob("*.parquet")
+    data.write_text("broken")
+    assert read_measurements(uri) == []
+    (Path(uri) / "_delta_log" / "00000000000000000000.json").write_text("broken")
+    assert read_measurements(uri) == []
+    assert [each.levelname for each in caplog.records] == ["WARNING", "WARNING"]
 
 
 def of_runs(runs, factor, machine="this one"):
@@ -107,9 +179,39 @@ def test_three_runs_change_little_where_nothing_is_to_be_learnt():
         assert after < before + 0.05, name
 
 
-def test_a_term_of_a_later_release_is_zero_in_an_old_measurement():
-    old = replace(FIRST, terms={"operations": 0.1}, machine="this one")
-    assert fits_of([old], "this one")["training_step"].rows > 0
+def test_a_measurement_that_lacks_a_term_with_a_weight_does_not_count():
+    old = replace(FIRST, terms={"operations": 1e-9})
+    assert fits_of([old], "this one") == published_fits()
+    weights = published_fits()["training_step"].weights
+    (idle, *_) = [name for name, weight in weights.items() if not weight]
+    whole = dict.fromkeys(weights, 0.1)
+    del whole[idle]
+    rows = fits_of([replace(FIRST, terms=whole)], "this one")["training_step"].rows
+    assert rows == published_fits()["training_step"].rows + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "free", "counted", "on_gpu"),
+    [
+        ("training_memory", "runtime", QUANTITIES["training_memory"].counted, False),
+        ("online_memory", "runtime", QUANTITIES["online_memory"].counted, False),
+        ("training_step", "kernels", ("operations", "memory"), True),
+    ],
+)
+def test_what_is_counted_keeps_a_weight_of_one(name, free, counted, on_gpu):
+    fit = published_fits(on_gpu=on_gpu)[name]
+    terms = dict.fromkeys(fit.weights, 1e6)
+    less = replace(FIRST, quantity=name, terms=terms, measured=fit.estimate(terms).value / 4)
+    moved = fits_of([less] * 9, "this one", on_gpu=on_gpu)[name].weights
+    assert all(moved[each] >= 1 for each in counted)
+    assert moved[free] < fit.weights[free] / 2
+
+
+@pytest.mark.parametrize(("ratio", "factor"), [(1e6, 5.0), (1e-6, 0.2)])
+def test_a_factor_is_at_most_five(ratio, factor):
+    fit = published_fits()["training_step"]
+    moved = scaled_fit(fit, [ratio] * 3).weights
+    assert moved == pytest.approx({name: factor * each for name, each in fit.weights.items()})
 
 
 def test_another_machines_measurements_do_not_count():
