@@ -1,6 +1,7 @@
 """What a network costs by its own operations, and the counts that a home keeps."""
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,21 +53,32 @@ class KeptCounts:
         return self.home / "cache" / "network-costs.json"
 
     def read(self, key: str) -> NetworkCost | None:
-        """Return a count; None if it is not known."""
+        """Return a count; None if it is not known, or damaged."""
         with suppress(KeyError, TypeError):
-            return NetworkCost(**self._all()[key])
+            cost = NetworkCost(**self._all()[key])
+            return cost if all(_is_count(each) for each in vars(cost).values()) else None
         return None
 
     def write(self, key: str, cost: NetworkCost) -> None:
-        """Keep a count, and of the earlier ones the newest."""
+        """Keep a count, and of the earlier ones the newest.
+
+        Where it cannot be written, it is counted again the next time.
+        """
         if not self.home.is_dir():
             return
         kept = [*self._all().items()][-MOST_COUNTS:]
-        self._file.parent.mkdir(exist_ok=True)
-        replace_private(self._file, json.dumps({**dict(kept), key: asdict(cost)}))
+        with suppress(OSError):
+            self._file.parent.mkdir(exist_ok=True)
+            replace_private(self._file, json.dumps({**dict(kept), key: asdict(cost)}))
 
     def _all(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):
             known = json.loads(self._file.read_text())
             return known if isinstance(known, dict) else {}
         return {}
+
+
+def _is_count(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf

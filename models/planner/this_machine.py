@@ -5,6 +5,7 @@ with the library that computes, torch, and with all cores that this process may 
 """
 
 import json
+import logging
 import os
 import tempfile
 import time
@@ -20,6 +21,7 @@ from millrace.models.common.hardware import memory_bytes, this_machine
 from millrace.models.common.private_files import replace_private
 from millrace.models.planner.catalogue import Device, Price
 
+log = logging.getLogger("millrace")
 FILE = "machine.json"
 ROUNDS = 5
 """Repetitions of each measurement, of which the fastest counts: others only take time away."""
@@ -42,8 +44,7 @@ def this_device(home: Path, price_per_hour: float | None = None) -> Device:
     if kept is None:
         kept = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
         if home.is_dir():
-            known = {"machine": _identity(), "device": kept.model_dump(mode="json")}
-            replace_private(home / FILE, json.dumps(known, indent=2))
+            _keep(kept, home / FILE)
     if not price_per_hour:
         return kept
     price = Price(
@@ -63,10 +64,24 @@ def read_kept(home: Path) -> Device | None:
     return None
 
 
+def _keep(device: Device, path: Path) -> None:
+    """Write the measurements; where that fails, each plan measures again, and a warning says so."""
+    known = {"machine": _identity(), "device": device.model_dump(mode="json")}
+    try:
+        replace_private(path, json.dumps(known, indent=2))
+    except OSError as error:
+        log.warning("each plan measures this machine again: %s", error)
+
+
 def _identity() -> dict[str, Any]:
     """Return what makes measurements invalid when it changes."""
     machine = this_machine()
-    return {"processor": machine.processor, "kind": machine.kind, "cores": machine.cores}
+    return {
+        "processor": machine.processor,
+        "kind": machine.kind,
+        "cores": machine.cores,
+        "memory": memory_bytes(),
+    }
 
 
 def measure_device(folder: Path) -> Device:

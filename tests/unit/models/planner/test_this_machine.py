@@ -33,12 +33,26 @@ def test_a_machine_is_measured_once(tmp_path, monkeypatch):
     assert this_device(tmp_path) == first
 
 
-def test_another_machine_is_measured_again(tmp_path):
+@pytest.mark.parametrize("key", ["cores", "memory"])
+def test_another_machine_is_measured_again(tmp_path, key):
     this_device(tmp_path)
     known = json.loads((tmp_path / FILE).read_text())
-    known["machine"]["cores"] += 1
+    known["machine"][key] += 1
     (tmp_path / FILE).write_text(json.dumps(known))
     assert read_kept(tmp_path) is None
+
+
+def test_a_container_with_another_limit_is_measured_again(tmp_path, monkeypatch):
+    this_device(tmp_path)
+    monkeypatch.setattr(this_machine, "memory_bytes", lambda: 2**30)
+    assert this_device(tmp_path).memory == 2**30
+
+
+def test_a_folder_in_place_of_the_file_is_a_warning(tmp_path, caplog):
+    (tmp_path / FILE).mkdir()
+    assert this_device(tmp_path).memory > 0
+    assert FILE in caplog.text
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "device": {}}'])
