@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +117,10 @@ def print_json(value: object) -> None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Convert dataclasses, errors, paths and tuples to the types of JSON, without passwords."""
+    """Convert dataclasses, errors, paths and tuples to the types of JSON, without passwords.
+
+    Infinity and NaN, which JSON does not have, become null.
+    """
     if isinstance(value, MillraceError):
         return value.as_dict()
     if hasattr(value, "as_json"):
@@ -130,6 +134,8 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(each) for each in value]
     if isinstance(value, str | Path):
         return redact(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
