@@ -26,7 +26,10 @@ _SCALES = (
     *(("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)),
 )
 _ENDINGS: Mapping[str, str] = {"per second": "/s", "per day": "/day"}
-_TIMES = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+_TIMES = (
+    *(("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)),
+    *(("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+)
 
 
 Cell: TypeAlias = "tuple[Quantity, ...]"
@@ -156,6 +159,6 @@ def _scaled(value: float) -> str:
 
 def _time(seconds: float) -> str:
     for unit, size in _TIMES:
-        if seconds >= size:
+        if seconds >= size * 0.9995:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
