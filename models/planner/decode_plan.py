@@ -243,9 +243,10 @@ def _concurrency(generation: Generation, streams: int, room: ServingMemory, devi
     runtime = 0.0 if device.is_cpu else RUNTIME_BYTES
     free = max(0.0, (device.memory - runtime) * split - room.weights)
     read, written = generation.prompt_tokens, generation.output_tokens
+    word = "stream" if streams == 1 else "streams"
     return (
         Quantity(
-            f"{'stream' if streams == 1 else 'streams'}, {read:,} tokens read and {written:,} written each",
+            f"{word}, {read:,} tokens read and {written:,} written each",
             streams,
             "count",
             f"serving.generation.max_num_seqs {generation.streams}, as far as the cache has room; "
