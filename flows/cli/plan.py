@@ -238,7 +238,8 @@ def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, o
 
 def show_sheet(sheet: "Sheet") -> None:
     """Print a sheet as a table: a row for each aspect, a column for each stage."""
-    from millrace.models.planner.sheet import ROWS, STAGES
+    from millrace.models.planner.quantity import ROWS
+    from millrace.models.planner.sheet import STAGES
 
     title = f"{sheet.model} on {sheet.machines}: {sheet.machines.device.label}"
     rows = [(row, *("\n".join(_lines(sheet, stage, row)) for stage in STAGES)) for row in ROWS]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from millrace.models.planner.catalogue import Device, Machines
-from millrace.models.planner.estimates import Fits, estimate_quantity, unit_terms
+from millrace.models.planner.estimates import Fits, estimate_quantity
 from millrace.models.planner.fit import Estimate
 from millrace.models.planner.published_training import published_fit
 from millrace.models.planner.quantity import (
@@ -18,6 +18,7 @@ from millrace.models.planner.roofline import prefill_work
 from millrace.models.planner.serving_memory import ServingMemory, bytes_of_type
 from millrace.models.planner.serving_time import ServingLoad, first_token_terms, token_terms
 from millrace.models.planner.work import Generation, ServingWork, Variant, Work
+from millrace.models.planner.work_terms import unit_terms
 
 RUNTIME_BYTES = 3.5 * 2**30
 """Memory of a GPU that a serving runtime takes beside weights and cache, as AISimulate's system

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from millrace.models.planner.cost import cost_per_million, energy_per_million
 from millrace.models.planner.fit import Estimate
+from millrace.models.planner.serving_memory import bytes_of_type
 
 Unit = Literal[
     "bytes",
@@ -32,6 +33,8 @@ _TIMES = (
 )
 
 
+ROWS = ("memory", "compute", "speed", "IO", "concurrency", "data types", "cost")
+"""Rows of a sheet."""
 Cell: TypeAlias = "tuple[Quantity, ...]"
 """What a stage has in a row of the sheet; the first quantity is the main one."""
 
@@ -128,6 +131,13 @@ def cost_quantities(
             )
         )
     return (*found, *energy)
+
+
+def width_of(data_type: str, name: str = "") -> Quantity:
+    """Return the bytes of a number of a data type, which `name` has."""
+    return Quantity(
+        f"a number, {name or data_type}", bytes_of_type(data_type), "bytes", f"in {data_type}"
+    )
 
 
 def format_value(value: float, unit: Unit, of: str = "") -> str:

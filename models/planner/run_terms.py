@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millrace.models.planner.catalogue import Machines
-from millrace.models.planner.estimates import (
-    Name,
+from millrace.models.planner.estimates import Name
+from millrace.models.planner.fit import Terms
+from millrace.models.planner.work import Variant, Work
+from millrace.models.planner.work_terms import (
     call_terms,
     job_terms,
     serving_memory_terms,
     training_memory_terms,
     training_step_terms,
 )
-from millrace.models.planner.fit import Terms
-from millrace.models.planner.work import Variant, Work
 
 
 def training_terms(work: Work, machines: Machines) -> Mapping[Name, Terms]:

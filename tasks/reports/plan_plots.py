@@ -7,14 +7,10 @@ from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.compare import Verdict
 from millrace.models.planner.cost import cost_per_million
 from millrace.models.planner.decode_plan import RUNTIME_BYTES as GPU_RUNTIME
-from millrace.models.planner.estimates import (
-    QUANTITIES,
-    RUNTIME_BYTES,
-    SERVING_BYTES,
-    training_parts,
-)
+from millrace.models.planner.estimates import QUANTITIES
 from millrace.models.planner.measurements import Measurement
 from millrace.models.planner.work import ServingWork, Work
+from millrace.models.planner.work_terms import RUNTIME_BYTES, SERVING_BYTES, training_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,9 @@ from millrace.models.planner.catalogue import Machines, shipped_devices
 from millrace.models.planner.decode_plan import RUNTIME_BYTES
 from millrace.models.planner.fit import Estimate
 from millrace.models.planner.published_decoders import DECODERS
-from millrace.models.planner.quantity import Quantity, estimated, format_value
-from millrace.models.planner.sheet import ROWS, STAGES, plan_sheet, step_seconds
+from millrace.models.planner.quantity import ROWS, Quantity, estimated, format_value
+from millrace.models.planner.sheet import STAGES, plan_sheet
+from millrace.models.planner.training_column import step_seconds
 from millrace.models.planner.work import Generation, ServingWork, TrainingWork, Variant, Work
 
 H100 = shipped_devices()["h100"]

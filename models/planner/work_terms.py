@@ -1,0 +1,180 @@
+"""The terms of each quantity: what a work asks for, at the figures of the machines."""
+
+import math
+
+from millrace.models.planner.catalogue import Device, Machines
+from millrace.models.planner.estimates import DECODER, QUANTITIES, TREES
+from millrace.models.planner.parallelism import all_reduce_bytes
+from millrace.models.planner.work import Engine, ServingWork, TrainingWork, Variant
+
+MANY_STARTS = 1000
+"""Starts of an operation that the fixed costs of a step or a call are counted in."""
+RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
+"""Memory of a process before it has a model, about: a worker's Python, torch and Ray; that of ONNX
+Runtime. On a CPU the weight of the term corrects it."""
+_STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
+_ACTIVATIONS = ("activations", "logits")
+
+
+def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str, float]:
+    """Return the terms of a step, in seconds.
+
+    Workers of one CPU share its cores and its bandwidth. Of trees a step is a round.
+    """
+    device = machines.device
+    sharing = training.workers if device.is_cpu else 1
+    start, memory = device.kernel_seconds, device.memory_bandwidth
+    moved = training.bytes_per_step * sharing / memory
+    sent = all_reduce_bytes(training.gradient_bytes, training.workers)
+    link = sent * sharing / _link_between(training.workers, device)
+    together = MANY_STARTS * start if training.workers > 1 else 0.0
+    terms = dict.fromkeys(QUANTITIES["training_step"].terms, 0.0)
+    if training.engine == "xgboost":
+        own = {"tree_cells": moved, "tree_rounds": MANY_STARTS * start, "tree_messages": together}
+        return {**terms, **own}
+    flops = training.flops_per_unit * training.step_units
+    return {
+        **terms,
+        "operations": flops * sharing / device.rate(training.data_type),
+        "memory": moved,
+        "kernels": training.kernels * start,
+        "gradients": link,
+        "step": MANY_STARTS * start,
+        "rows": training.items * start,
+        "messages": together,
+    }
+
+
+def _link_between(workers: int, device: Device) -> float:
+    """Return the bandwidth between workers: of the links in a node, of the network beyond it."""
+    within = device.is_cpu or workers <= device.devices_per_node
+    found = device.link_bandwidth if within else device.network_bandwidth
+    return found or device.memory_bandwidth
+
+
+def training_parts(training: TrainingWork, *, on_gpu: bool) -> dict[str, float]:
+    """Return what is in a worker's memory at its peak, in bytes by part.
+
+    On a GPU the allocator gives the memory of activations to the gradients, layer by layer in the
+    backward pass, so the larger of both counts.
+    """
+    parts = {name: size for name, size in training.memory.items() if size}
+    if not on_gpu:
+        return parts
+    gradients = parts.pop("gradients", 0.0)
+    kept = sum(parts.pop(name, 0.0) for name in _ACTIVATIONS)
+    return {**parts, ("activations" if kept >= gradients else "gradients"): max(kept, gradients)}
+
+
+def training_memory_terms(
+    training: TrainingWork, serves: Engine, *, on_gpu: bool = False
+) -> dict[str, float]:
+    """Return the terms of a worker's peak memory, in bytes; see `training_parts`.
+
+    Args:
+        training: the training.
+        serves: the engine of the exported model, by which a decoder is known.
+        on_gpu: whether the worker has a GPU, whose memory is meant.
+    """
+    parts = training_parts(training, on_gpu=on_gpu)
+    passing = (*_ACTIVATIONS, "gradients") if on_gpu else _ACTIVATIONS
+    states = sum(parts.get(name, 0.0) for name in _STATES if name not in passing)
+    activations = sum(parts.get(name, 0.0) for name in passing)
+    data = sum(parts.values()) - states - activations
+    return {
+        **dict.fromkeys(QUANTITIES["training_memory"].terms, 0.0),
+        "text_runtime" if training.reads_texts else _runtime_of(serves): RUNTIME_BYTES,
+        "states": states,
+        "activations": activations,
+        "data": data,
+    }
+
+
+def _runtime_of(engine: Engine) -> str:
+    """Return the term of what a process needs before it has a model."""
+    prefix = {"onnxruntime": "", "trees": TREES, "openvino": DECODER}[engine]
+    return f"{prefix}runtime"
+
+
+def serving_memory_terms(
+    serving: ServingWork, variant: Variant, devices: int = 1
+) -> dict[str, float]:
+    """Return the terms of the peak memory of a process that serves instances, in bytes.
+
+    Args:
+        serving: the service or job.
+        variant: the variant that answers.
+        devices: devices that the instances are on.
+    """
+    instances = math.ceil(serving.instances / devices)
+    runtime = "decoder_runtime" if serving.engine == "openvino" else "runtime"
+    return {
+        **dict.fromkeys(QUANTITIES["online_memory"].terms, 0.0),
+        runtime: SERVING_BYTES,
+        "weights": instances * variant.weight_bytes,
+        "activations": instances * serving.bytes_per_unit * serving.call_units,
+    }
+
+
+def call_terms(
+    serving: ServingWork, variant: Variant, units: float, machines: Machines
+) -> dict[str, float]:
+    """Return the terms of a call of the model with `units` rows or tokens, in seconds.
+
+    An instance on a CPU has its threads' share of the cores, and no more than its share of all
+    instances; on GPUs its share of those on its GPU.
+    """
+    device = machines.device
+    if device.cores:
+        sharing = max(serving.instances, device.cores / serving.threads)
+    else:
+        sharing = max(1.0, serving.instances / machines.count)
+    start, memory = device.kernel_seconds, device.memory_bandwidth
+    moved = serving.bytes_per_unit * units * sharing / memory
+    terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)
+    if serving.engine == "trees":
+        return {**terms, "tree_walk": moved, "call": MANY_STARTS * start}
+    prefix = DECODER if serving.engine == "openvino" else ""
+    return {
+        **terms,
+        "operations": serving.flops_per_unit * units * sharing / device.rate(variant.data_type),
+        "weights": variant.weight_bytes * sharing / memory,
+        "activations": moved,
+        f"{prefix}kernels": serving.kernels * start,
+        f"{prefix}call": MANY_STARTS * start,
+    }
+
+
+def unit_terms(serving: ServingWork, variant: Variant, machines: Machines) -> dict[str, float]:
+    """Return the terms of the time of a unit at full load, in seconds."""
+    units = serving.call_units
+    done = units * serving.instances
+    terms = call_terms(serving, variant, units, machines)
+    return {name: seconds / done for name, seconds in terms.items()}
+
+
+def job_terms(
+    serving: ServingWork, variant: Variant, units: float, calls: float, machines: Machines
+) -> dict[str, float]:
+    """Return the terms of a batch job, in seconds.
+
+    Args:
+        serving: the job; its instances are the actors.
+        variant: the variant that scores.
+        units: rows, or tokens read and generated.
+        calls: calls of the model over all actors; of a decoder, its steps.
+        machines: the machines.
+    """
+    start, actors = machines.device.kernel_seconds, serving.instances
+    one = call_terms(serving, variant, 1, machines)
+    prefix = DECODER if serving.engine == "openvino" else ""
+    return {
+        **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
+        "operations": one["operations"] * units / actors,
+        "memory": (one["activations"] * units + one["weights"] * calls) / actors,
+        "tree_walk": one["tree_walk"] * units / actors,
+        "rows": 0.0 if prefix else units * start,
+        f"{prefix}kernels": one[f"{prefix}kernels"] * calls / actors,
+        f"{prefix}calls": MANY_STARTS * start * calls / actors,
+        f"{prefix}job": MANY_STARTS**2 * start,
+    }
