@@ -118,10 +118,11 @@ def pack_pipelines(
     online, nightly = [], []
     for verdict, pipeline in zip(verdicts, pipelines, strict=True):
         cells = verdict.sheet.cells
-        if verdict.sheet.devices > 1:
+        needed = max(verdict.sheet.devices["online"], verdict.sheet.devices["batch"])
+        if needed > 1:
             raise InputError(
-                f"{pipeline.name} needs {verdict.sheet.devices} devices, and cannot share one",
-                seen=f"{verdict.sheet.devices} devices",
+                f"{pipeline.name} needs {needed} devices, and cannot share one",
+                seen=f"{needed} devices",
                 valid="models that each fit one device",
                 hint=f"plan {pipeline.name} by itself",
             )

@@ -218,6 +218,7 @@ def show_packing(
 
 def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, object]:
     from millrace.models.planner.compare import choose_machines
+    from millrace.models.planner.sheet import STAGES
 
     best = choose_machines(verdicts)
     return {
@@ -233,6 +234,11 @@ def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, o
             for each in verdicts
         ],
         "cheapest": None if best is None else str(best.sheet.machines),
+        "cheapest_by_job": {
+            stage: None if found is None else str(found.sheet.machines)
+            for stage in STAGES
+            for found in [choose_machines(verdicts, stage)]
+        },
     }
 
 
@@ -261,6 +267,18 @@ def explain_sheet(sheet: "Sheet") -> None:
                         sys.stdout.write(f"    {note}\n")
 
 
+def _cheapest_by_stage(verdicts: "Sequence[Verdict]") -> str:
+    """Return the cheapest machines for each stage by itself, in words."""
+    from millrace.models.planner.compare import choose_machines
+    from millrace.models.planner.sheet import STAGES
+
+    found = {stage: choose_machines(verdicts, stage) for stage in STAGES}
+    return ", ".join(
+        f"{stage} {'none' if best is None else best.sheet.machines}"
+        for stage, best in found.items()
+    )
+
+
 def _report_choice(verdicts: "Sequence[Verdict]", budget: float | None) -> None:
     """Say which machines are the cheapest that keep to the bounds, and which prices are old."""
     from millrace.models.planner.catalogue import old_prices
@@ -271,7 +289,9 @@ def _report_choice(verdicts: "Sequence[Verdict]", budget: float | None) -> None:
         nearest = nearest_machines(verdicts)
         why = "; ".join(map(str, nearest.broken))
         report(f"none of the machines is enough; the nearest is {nearest.sheet.machines}: {why}")
-    elif len(verdicts) > 1:
+    if len(verdicts) > 1:
+        report(f"cheapest for each job: {_cheapest_by_stage(verdicts)}")
+    if best is not None and len(verdicts) > 1:
         cost = "without a known price" if best.monthly is None else f"${best.monthly:,.0f} a month"
         report(f"cheapest that is enough: {best.sheet.machines}, {cost}")
     unpriced = [str(each.sheet.machines) for each in verdicts if each.monthly is None]

@@ -32,12 +32,14 @@ class Broken:
     """A bound that a machine does not keep to.
 
     Attributes:
+        stage: the stage that does not keep to it.
         what: the bound.
         found: what the machine needs, takes or costs.
         allowed: what is allowed.
         unit: the unit of both.
     """
 
+    stage: str
     what: str
     found: float
     allowed: float
@@ -83,33 +85,45 @@ def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
     """Return which bounds a plan does not keep to."""
     price = sheet.machines.dollars_per_hour
     monthly = None if price is None else price * HOURS_OF_A_MONTH
-    broken = [Broken(each.what, each.needed, each.available, "bytes") for each in sheet.faults]
-    if sheet.devices > sheet.machines.count:
-        broken.append(Broken("devices", sheet.devices, sheet.machines.count, "count"))
+    broken = [
+        Broken(each.stage, each.what, each.needed, each.available, "bytes") for each in sheet.faults
+    ]
+    count = sheet.machines.count
+    for stage, needed in sheet.devices.items():
+        if needed > count:
+            broken.append(Broken(stage, f"devices for {stage}", needed, count, "count"))
     latency = sheet.cells["online"]["speed"][0]
     speed = sheet.cells["batch"]["speed"]
     night = next((each for each in speed if each.unit == "seconds"), None)
-    checks: list[tuple[str, Quantity | float | None, float | None, Unit]] = [
-        (latency.name, latency, bounds.latency, "seconds"),
-        ("the nightly job", night, bounds.nightly, "seconds"),
-        ("a month", monthly, bounds.budget, "dollars"),
+    checks: list[tuple[str, str, Quantity | float | None, float | None, Unit]] = [
+        ("online", latency.name, latency, bounds.latency, "seconds"),
+        ("batch", "the nightly job", night, bounds.nightly, "seconds"),
+        ("online", "a month", monthly, bounds.budget, "dollars"),
     ]
     rate = next(each for each in sheet.cells["online"]["speed"] if each.unit == "per second").value
     if bounds.load is not None and bounds.load > rate:
-        broken.append(Broken("the load", bounds.load, rate, "per second"))
-    for what, found, allowed, unit in checks:
+        broken.append(Broken("online", "the load", bounds.load, rate, "per second"))
+    for stage, what, found, allowed, unit in checks:
         value = found.value if isinstance(found, Quantity) else found
         if value is not None and allowed is not None and value > allowed:
-            broken.append(Broken(what, value, allowed, unit))
+            broken.append(Broken(stage, what, value, allowed, unit))
     return Verdict(sheet, tuple(broken), monthly)
 
 
-def choose_machines(verdicts: Sequence[Verdict]) -> Verdict | None:
+def choose_machines(verdicts: Sequence[Verdict], stage: str | None = None) -> Verdict | None:
     """Return the cheapest feasible machines; None if none is feasible.
 
     Machines without a price come last: what they cost is not known.
+
+    Args:
+        verdicts: how each machine fares.
+        stage: the only stage whose bounds count; None: those of all stages.
     """
-    feasible = [each for each in verdicts if each.is_feasible]
+    feasible = [
+        verdict
+        for verdict in verdicts
+        if not any(stage in (None, each.stage) for each in verdict.broken)
+    ]
     return min(feasible, key=_price, default=None)
 
 

@@ -26,12 +26,14 @@ class MemoryFault:
     """A stage that does not fit into memory.
 
     Attributes:
-        what: the stage.
+        stage: the stage.
+        what: what does not fit: the stage, or a part of it.
         needed: bytes that it needs.
         available: bytes that there are.
         formula: what they are for.
     """
 
+    stage: str
     what: str
     needed: float
     available: float
@@ -52,14 +54,14 @@ class Sheet:
         machines: the machines.
         cells: the quantities by stage and row.
         faults: the stages that do not fit into memory.
-        devices: the most devices that a stage needs.
+        devices: the devices that each stage needs.
     """
 
     work: Work
     machines: Machines
     cells: Mapping[str, Mapping[str, Cell]]
     faults: tuple[MemoryFault, ...]
-    devices: int = 1
+    devices: Mapping[str, int]
 
     @property
     def model(self) -> str:
@@ -118,7 +120,7 @@ def _memory_faults(
             sharing = work.training.workers
         if memory.value * sharing > available:
             formula = memory.formula if sharing == 1 else f"{sharing} workers x ({memory.formula})"
-            yield MemoryFault(stage, memory.value * sharing, available, formula)
+            yield MemoryFault(stage, stage, memory.value * sharing, available, formula)
 
 
 def _cache_fault(work: Work) -> MemoryFault | None:
@@ -135,13 +137,14 @@ def _cache_fault(work: Work) -> MemoryFault | None:
         f"{format_value(per_token, 'bytes')} of each token; set serving.generation.cache_size_gib"
     )
     what = f"the KV cache of one sequence of {generation.context:,} tokens"
-    return MemoryFault(what, one, generation.cache_bytes, formula)
+    return MemoryFault("online", what, one, generation.cache_bytes, formula)
 
 
-def _devices_of(work: Work, machines: Machines) -> int:
-    """Return the most devices that a stage needs; a CPU is one device."""
+def _devices_of(work: Work, machines: Machines) -> Mapping[str, int]:
+    """Return the devices that each stage needs; a CPU is one device."""
     if machines.device.is_cpu:
-        return 1
+        return dict.fromkeys(STAGES, 1)
     generation = work.online.generation
     serving = 1 if generation is None else generation.tensor_parallel
-    return max(serving, 1 if work.training.engine == "xgboost" else work.training.workers)
+    training = 1 if work.training.engine == "xgboost" else work.training.workers
+    return {"training": training, "online": serving, "batch": serving}

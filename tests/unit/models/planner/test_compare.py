@@ -11,7 +11,7 @@ from millrace.models.planner.compare import (
     judge_sheet,
     nearest_machines,
 )
-from millrace.models.planner.sheet import plan_sheet
+from millrace.models.planner.sheet import STAGES, plan_sheet
 from tests.unit.models.planner.test_sheet import ROWS_WORK, TRAINING
 
 DEVICES = shipped_devices()
@@ -61,7 +61,7 @@ def test_a_machine_without_a_price_comes_last():
 def test_more_devices_than_there_are_is_a_bound():
     work = replace(ROWS_WORK, training=replace(TRAINING, workers=4))
     (found,) = verdicts(work, Bounds(), "h100")
-    assert str(found.broken[0]) == "devices: 4, 4 times the 1 that are allowed"
+    assert str(found.broken[0]) == "devices for training: 4, 4 times the 1 that are allowed"
     eight = judge_sheet(plan_sheet(work, Machines("h100", DEVICES["h100"], 8)), Bounds())
     assert eight.is_feasible
 
@@ -72,3 +72,15 @@ def test_a_load_above_what_a_machine_does_is_a_bound():
     assert str(nearest_machines(found).sheet.machines) == "h100"
     (enough,) = verdicts(ONE_WORKER, Bounds(load=1.0), "l4")
     assert enough.is_feasible
+
+
+def test_each_job_has_its_own_cheapest_machines():
+    training = replace(TRAINING, workers=1, memory={"weights": 40e9})
+    found = verdicts(replace(ROWS_WORK, training=training), Bounds(), "l4", "h100")
+    chosen = {stage: choose_machines(found, stage).sheet.machines for stage in STAGES}
+    assert {stage: str(machines) for stage, machines in chosen.items()} == {
+        "training": "h100",
+        "online": "l4",
+        "batch": "l4",
+    }
+    assert choose_machines(found[:1], "training") is None
