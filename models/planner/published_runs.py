@@ -61,6 +61,12 @@ def large_runs() -> tuple[MeasuredRun, ...]:
 
 
 @cache
+def other_cpu_runs() -> tuple[MeasuredRun, ...]:
+    """Return the runs of another CPU, which no published weight is fitted on."""
+    return _read("other_cpu_runs.csv")
+
+
+@cache
 def gpu_runs() -> tuple[MeasuredRun, ...]:
     """Return the measured trainings on a GPU, those that are held out included."""
     return _read("gpu_runs.csv")

@@ -1,21 +1,25 @@
 """The runs of a CPU machine and of a GPU: what is fitted on, and what the fits have not seen."""
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
 import yaml
 
 from millrace.models.planner.estimates import QUANTITIES
+from millrace.models.planner.measurements import fits_of
 from millrace.models.planner.published_runs import (
     ON_GPU,
     fit_runs,
     gpu_runs,
     large_runs,
     measured_runs,
+    other_cpu_runs,
     published_fits,
     runs_to_fit,
 )
 from tests.docs_pages import ROOT
+from tests.unit.models.planner.test_measurements import FIRST
 
 PAGE = (ROOT / "docs/planner.md").read_text()
 LISTED = yaml.safe_load((ROOT / "bench/planner_runs.yaml").read_text())
@@ -119,3 +123,29 @@ def test_the_page_has_the_errors_of_a_gpu(name):
     assert held >= 0.8 * len(runs)
     words = f"| {QUANTITIES[name].words} | {100 * median(errors):.1f}% | {held} of {len(runs)} |"
     assert words in PAGE.split("**Trainings on a GPU.**")[1]
+
+
+def own_fits(kind, name):
+    calibrations = [r for r in other_cpu_runs() if not r.is_held_out and r.kind == kind]
+    measured = [
+        replace(FIRST, quantity=r.quantity, kind=kind, measured=r.measured, terms=r.terms)
+        for r in calibrations
+    ]
+    return fits_of(measured, FIRST.machine)[name]
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_the_page_has_the_errors_on_another_machine_before_and_after_three_runs(name):
+    runs = [r for r in other_cpu_runs() if r.quantity == name and r.is_held_out]
+    assert len(runs) == 6
+
+    def row(fits):
+        estimates = [fit.estimate(run.terms) for fit, run in zip(fits, runs, strict=True)]
+        pairs = list(zip(estimates, runs, strict=True))
+        error = median(abs(each.value / run.measured - 1) for each, run in pairs)
+        held = sum(each.holds(run.measured) for each, run in pairs)
+        return f"{100 * error:.1f}%, {held} of {len(runs)}"
+
+    before = row([published_fits()[name]] * len(runs))
+    after = row([own_fits(run.kind, name) for run in runs])
+    assert f"| {QUANTITIES[name].words} | {before} | {after} |" in PAGE
