@@ -49,7 +49,7 @@ def memory_figure(work: Work, machines: Machines) -> "Figure":
     available = machines.device.memory / GIGA
     largest = max(sum(parts.values()) for parts in stages.values()) / GIGA
     if available < 20 * largest:
-        axes.axvline(available, color="black", linestyle="--", label="there is")
+        axes.axvline(available, color="black", linestyle="--", label="a device has")
     axes.set_xlabel(f"GB on each device or worker; {available:.3g} GB on {machines}")
     axes.set_title(f"{work.model}: memory by part")
     axes.invert_yaxis()
