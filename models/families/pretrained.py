@@ -50,13 +50,18 @@ def pin_revision(spec: ModelSpec, folder: Path) -> ModelSpec:
     try:
         revision = HfApi().model_info(name).sha
     except Exception as error:  # the network may fail in any way
-        raise InputError(
-            f"model.pretrained {name!r} cannot be read",
-            seen=(str(error) or type(error).__name__).splitlines()[0],
-            valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
-            hint="check the path; for a name on the hub, check the network",
-        ) from error
+        raise unreadable(f"model.pretrained {name!r}", error) from error
     return spec.model_copy(update={"revision": revision})
+
+
+def unreadable(what: str, error: Exception) -> InputError:
+    """Return the error of a pretrained model, or a file of it, that cannot be read."""
+    return InputError(
+        f"{what} cannot be read",
+        seen=(str(error) or type(error).__name__).splitlines()[0],
+        valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
+        hint="check the path; for a name on the hub, check the network",
+    )
 
 
 def load_tokenizer(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTokenizer:

@@ -41,11 +41,6 @@ class Estimated:
     terms: tuple[str, ...]
     bounds: Bounds = field(default_factory=dict)
 
-    @property
-    def counted(self) -> tuple[str, ...]:
-        """Terms that are there at least once."""
-        return tuple(name for name, (least, _) in self.bounds.items() if least >= 1)
-
 
 _AT_LEAST_ONCE = (1.0, math.inf)
 _STARTED = ("step", "call", "calls", "job", "rounds")

@@ -225,12 +225,9 @@ def _download_config(name: str, revision: str | None) -> Path:
     """
     from huggingface_hub import hf_hub_download
 
+    from millrace.models.families.pretrained import unreadable
+
     try:
         return Path(hf_hub_download(name, "config.json", revision=revision))
     except Exception as error:  # the network may fail in any way
-        raise InputError(
-            f"the configuration of model.pretrained {name!r} cannot be read",
-            seen=(str(error) or type(error).__name__).splitlines()[0],
-            valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
-            hint="check the path; for a name on the hub, check the network",
-        ) from error
+        raise unreadable(f"the configuration of model.pretrained {name!r}", error) from error

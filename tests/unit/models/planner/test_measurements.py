@@ -20,7 +20,7 @@ from millrace.models.planner.measurements import (
     read_measurements,
     scaled_fit,
 )
-from millrace.models.planner.published_runs import measured_runs, published_fits
+from millrace.models.planner.published_runs import counted_terms, measured_runs, published_fits
 
 FIRST = Measurement(
     quantity="training_step",
@@ -193,8 +193,8 @@ def test_a_measurement_that_lacks_a_term_with_a_weight_does_not_count():
 @pytest.mark.parametrize(
     ("name", "free", "counted", "on_gpu"),
     [
-        ("training_memory", "runtime", QUANTITIES["training_memory"].counted, False),
-        ("online_memory", "runtime", QUANTITIES["online_memory"].counted, False),
+        ("training_memory", "runtime", counted_terms("training_memory", on_gpu=False), False),
+        ("online_memory", "runtime", counted_terms("online_memory", on_gpu=False), False),
         ("training_step", "kernels", ("operations", "memory"), True),
     ],
 )
