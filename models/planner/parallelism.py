@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from millrace.models.common.errors import InputError
 from millrace.models.planner.decoder import Decoder
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
@@ -39,6 +40,32 @@ class Layout:
     def world_size(self) -> int:
         """Number of devices."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+
+def require_layout(layout: Layout, decoder: Decoder) -> None:
+    """Refuse a layout that the decoder cannot be laid out by.
+
+    Raises:
+        InputError: a size is below 1, tensor parallelism does not divide the heads, or the pipeline
+            is deeper than the layers.
+    """
+    sizes = ("tensor_parallel", "pipeline_parallel", "data_parallel", "virtual_stages")
+    for name in sizes:
+        if (size := getattr(layout, name)) < 1:
+            raise InputError(f"{name} must be at least 1", seen=str(size), valid="at least 1")
+    if decoder.heads % layout.tensor_parallel:
+        raise InputError(
+            f"tensor_parallel {layout.tensor_parallel} does not divide the heads",
+            seen=f"{decoder.heads} heads",
+            valid="a divisor of the heads",
+        )
+    groups = layout.pipeline_parallel * layout.virtual_stages
+    if groups > decoder.layers:
+        raise InputError(
+            f"the pipeline is deeper than the layers: {groups} groups of them",
+            seen=f"{decoder.layers} layers",
+            valid=f"pipeline_parallel x virtual_stages of at most {decoder.layers}",
+        )
 
 
 def micro_batches(batch: int, layout: Layout, micro_batch: int = 1) -> int:

@@ -17,6 +17,7 @@ from millrace.models.planner.parallelism import (
     gradient_bytes_sent,
     micro_batches,
     pipeline_bubble,
+    require_layout,
     tensor_parallel_bytes_sent,
 )
 from millrace.models.planner.training_flops import hardware_flops
@@ -44,6 +45,10 @@ class TrainingStep:
     context: int
     micro_batch: int = 1
     data_type: str = "bf16"
+
+    def __post_init__(self) -> None:
+        """Refuse a layout that the decoder does not allow; see `require_layout`."""
+        require_layout(self.layout, self.decoder)
 
     @property
     def described(self) -> Mapping[str, float]:

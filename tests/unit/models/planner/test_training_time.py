@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from millrace.models.common.errors import InputError
 from millrace.models.planner.catalogue import shipped_devices
 from millrace.models.planner.fit import cross_validated
 from millrace.models.planner.parallelism import Layout
@@ -81,3 +82,17 @@ def test_the_steps_of_the_next_paper_are_estimated_without_having_seen_them():
     assert sum(map(abs, errors)) / 8 == pytest.approx(0.092, abs=0.001)
     assert max(errors) == pytest.approx(0.185, abs=0.001)
     assert min(errors) == pytest.approx(0.038, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout(tensor_parallel=5), "tensor_parallel 5 does not divide the heads"),
+        (Layout(pipeline_parallel=25), "deeper than the layers: 25"),
+        (Layout(pipeline_parallel=12, virtual_stages=3), "deeper than the layers: 36"),
+        (Layout(data_parallel=0), "data_parallel must be at least 1"),
+    ],
+)
+def test_a_layout_that_the_decoder_does_not_allow_is_refused(layout, message):
+    with pytest.raises(InputError, match=message):
+        replace(STEP, layout=layout)
