@@ -19,6 +19,7 @@ from bench.planner_runs import LARGE, configurations, list_of, run_all
 from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.measurements import Measurement
 from millrace.models.planner.published_runs import published_fits
+from millrace.models.planner.this_machine import this_device
 
 CONFIGURATIONS = ("h-mlp-1", "h-cnn-3", "h-text-2", "h-trees-1", "h-lm-4")
 LARGE_CONFIGURATION = "h-large-cnn"
@@ -42,6 +43,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
     runs: list[list[Measurement]] = []
     with own_home() as installation, tempfile.TemporaryDirectory() as folder:
         installation.prepared()
+        this_device(installation.home)
         if {*NAMES, INTERVALS} & {*wanted}:
             runs += run_all(installation, Path(folder), chosen)
         if LARGE_MEMORY in wanted:

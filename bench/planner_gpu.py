@@ -201,7 +201,7 @@ def main(target: Path, prefix: str = "") -> None:
 
         installation.prepared()
         folder, rows = Path(name), csv.writer(file)
-        rows.writerow((*COLUMNS, "device"))
+        rows.writerow(COLUMNS)
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
         device = device_named(gpu)
         if device is None:
@@ -211,8 +211,8 @@ def main(target: Path, prefix: str = "") -> None:
         def write(run: Run, measured: Iterator[Measured]) -> None:
             for quantity, value, terms in measured:
                 words = json.dumps({each: float(f"{v:.5g}") for each, v in terms.items()})
-                known = (quantity, run.pipeline.name, run.kind.name, f"{value:.6g}", words)
-                rows.writerow((*known, device.chip))
+                named = (quantity, device.chip, run.pipeline.name, run.kind.name)
+                rows.writerow((*named, f"{value:.6g}", words))
                 sys.stdout.write(f"{run.pipeline.name} {quantity} {value:.5g}\n")
             file.flush()
 

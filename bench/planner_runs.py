@@ -2,8 +2,7 @@
 
 `python -m bench.planner_runs ROWS.csv [PREFIX]` runs and scores each of them once, those of both
 lists in turn, with nothing beside it, and writes a row for each quantity that was measured. With
-a prefix only the configurations whose names begin with it; with the prefix `large` the large
-trainings, which are not scored.
+a prefix only the configurations whose names begin with it; with the prefix `large` the large ones.
 """
 
 import csv
@@ -24,13 +23,14 @@ import yaml
 from bench.home import own_home
 from millrace.models.common.installation import Installation
 from millrace.models.planner.measurements import Measurement, read_measurements
+from millrace.models.planner.this_machine import this_device
 
 HERE = Path(__file__).parent
 MILLRACE = Path(sys.executable).with_name("millrace")
 EXAMPLES = HERE.parent / "examples"
 EPOCHS, TEXT_EPOCHS, LM_STEPS, PROMPTS = 4, 2, 120, 64
 LARGE = "large"
-COLUMNS = ("quantity", "model", "kind", "measured", "terms")
+COLUMNS = ("quantity", "machine", "model", "kind", "measured", "terms")
 
 
 def configurations() -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ def run_all(
     *,
     scores: bool = True,
 ) -> Iterator[list[Measurement]]:
-    """Run each configuration, score with it, and yield its measurements."""
+    """Run each configuration, score with it if `scores`, and yield its measurements."""
     ledger, known = installation.table("planner", "measurements"), 0
     for configuration in chosen:
         file = write_pipeline(folder, configuration)
@@ -171,13 +171,14 @@ def main(target: Path, prefix: str = "") -> None:
         target.open("w", newline="") as file,
     ):
         installation.prepared()
+        this_device(installation.home)
         rows = csv.writer(file)
         rows.writerow(COLUMNS)
-        for measured in run_all(installation, Path(folder), chosen, scores=not is_large):
+        for measured in run_all(installation, Path(folder), chosen):
             for each in measured:
                 terms = json.dumps({name: float(f"{v:.5g}") for name, v in each.terms.items()})
-                values = (each.quantity, each.model, each.kind, f"{each.measured:.6g}", terms)
-                rows.writerow(values)
+                named = (each.quantity, each.machine, each.model, each.kind)
+                rows.writerow((*named, f"{each.measured:.6g}", terms))
                 sys.stdout.write(f"{each.model} {each.quantity} {each.measured:.5g}\n")
             file.flush()
 

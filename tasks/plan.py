@@ -25,7 +25,7 @@ from millrace.models.planner.catalogue import (
 )
 from millrace.models.planner.compare import HOURS_OF_A_MONTH, Bounds, Verdict, judge_sheet
 from millrace.models.planner.measurements import read_measurements
-from millrace.models.planner.packing import Demand, PackedDevice, pack_devices
+from millrace.models.planner.packing import Demand, PackedDevice, pack_devices, replicas_of
 from millrace.models.planner.quantity import Cell
 from millrace.models.planner.sheet import MemoryFault, plan_sheet
 from millrace.models.planner.this_machine import this_device
@@ -87,25 +87,30 @@ class Packing:
         machines: the kind of device.
         devices: the devices with their jobs.
         models: number of models.
+        apart: number of devices if no model shares one with another.
     """
 
     machines: Machines
     devices: tuple[PackedDevice, ...]
     models: int
+    apart: int
 
     @property
     def saved_per_month(self) -> float | None:
-        """Dollars a month that are saved against a device for each model; None: no price."""
+        """Dollars a month that are saved against devices for each model alone; None: no price."""
         price = self.machines.device.price
-        if price is None or len(self.devices) > self.models:
+        if price is None or len(self.devices) > self.apart:
             return None
-        return (self.models - len(self.devices)) * price.dollars_per_hour * HOURS_OF_A_MONTH
+        return (self.apart - len(self.devices)) * price.dollars_per_hour * HOURS_OF_A_MONTH
 
 
 def pack_pipelines(
     verdicts: Sequence[Verdict], pipelines: Sequence[Pipeline], load_per_second: float | None
 ) -> Packing:
     """Pack the services and the nightly jobs of several models onto the fewest devices.
+
+    A service whose load is more than a device can do has replicas, and so has a job whose night is
+    too short for one.
 
     Args:
         verdicts: the plan of each model on one device of the same kind.
@@ -115,7 +120,9 @@ def pack_pipelines(
     Raises:
         InputError: a job fits no device by itself, or needs several.
     """
-    online, nightly = [], []
+    online: list[Demand] = []
+    nightly: list[Demand] = []
+    apart = 0
     for verdict, pipeline in zip(verdicts, pipelines, strict=True):
         cells = verdict.sheet.cells
         needed = max(verdict.sheet.devices["online"], verdict.sheet.devices["batch"])
@@ -128,14 +135,17 @@ def pack_pipelines(
             )
         memory = cells["online"]["memory"][0].value
         load = (load_per_second or 0.0) / _rate(cells["online"]["speed"])
-        online.append(Demand(f"{pipeline.name} online", memory, load))
+        services = replicas_of(Demand(f"{pipeline.name} online", memory, load))
         jobs = [each for each in cells["batch"]["speed"] if each.unit == "seconds"]
         window = bounds_of(pipeline).nightly or NIGHT_SECONDS
         share = jobs[0].value / window if jobs else 0.0
-        nightly.append(Demand(f"{pipeline.name} batch", cells["batch"]["memory"][0].value, share))
+        memory = cells["batch"]["memory"][0].value
+        parts = replicas_of(Demand(f"{pipeline.name} batch", memory, share))
+        online, nightly = [*online, *services], [*nightly, *parts]
+        apart += max(len(services), len(parts))
     machines = verdicts[0].sheet.machines
     devices = pack_devices(online, nightly, machines.device.memory)
-    return Packing(machines, tuple(devices), len(pipelines))
+    return Packing(machines, tuple(devices), len(pipelines), apart)
 
 
 def _rate(speed: Cell) -> float:

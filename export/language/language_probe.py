@@ -13,11 +13,10 @@ from typing import Any
 
 from millrace.export.language.engine_speed import STREAMS, Engine, OnnxEngine, Properties, speed_of
 from millrace.export.language.fidelity import Fidelity, compare_tokens, fidelity, plain_inference
-from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.token_pieces import TokenPieces, speed_lengths
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.vllm.vllm_engine import VllmEngine
-from millrace.models.common.errors import WorkError
 from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import peak_memory
 
@@ -77,21 +76,6 @@ def open_variant(
     near = fidelity(plain_inference(compiled), pieces, reference)
     del compiled  # frees memory, because the engine compiles the model again
     return near, Engine(variant.path, properties)
-
-
-def speed_lengths(room: int) -> tuple[int, int]:
-    """Return the numbers of tokens of a timed prompt and its continuation that fit a context.
-
-    Raises:
-        WorkError: the context is too short for both.
-    """
-    prompt, new = min(64, room // 2), min(64, room - room // 2)
-    if prompt < 1 or new < 2:
-        raise WorkError(
-            "the model's context is too short to time a prompt and its continuation",
-            seen=f"a context of {room} tokens",
-        )
-    return prompt, new
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, WorkError
 
 PROMPT_LENGTHS = (8, 24, 48, 96)
 """Lengths in tokens of the prompts to continue greedily, used in turn."""
@@ -168,3 +168,18 @@ class MeasuredText:
             context: the model's context length in tokens.
         """
         return pieces.first(min(self.tokens, self.kept_bytes // (FLOAT * vocab_size)), context)
+
+
+def speed_lengths(room: int) -> tuple[int, int]:
+    """Return the numbers of tokens of a timed prompt and its continuation that fit a context.
+
+    Raises:
+        WorkError: the context is too short for both.
+    """
+    prompt, new = min(64, room // 2), min(64, room - room // 2)
+    if prompt < 1 or new < 2:
+        raise WorkError(
+            "the model's context is too short to time a prompt and its continuation",
+            seen=f"a context of {room} tokens",
+        )
+    return prompt, new

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from millrace.models.planner.compare import Verdict
     from millrace.models.planner.sheet import Sheet
 
+NOTED = "*"
+"""Mark of a number that is extrapolated."""
+
 
 def plan(
     files: Annotated[
@@ -172,8 +175,12 @@ def write_pictures(figures: "Mapping[str, Figure]", folder: Path) -> None:
 def _show_plan(verdicts: "Sequence[Verdict]", budget: float | None, *, explain: bool) -> None:
     for verdict in verdicts:
         show_sheet(verdict.sheet)
+        for hint in verdict.sheet.hints:
+            console.print_hint(hint, label="note")
         for broken in verdict.broken:
             console.print_hint(str(broken), label="too much")
+        for each in verdict.doubtful:
+            console.print_hint(f"at the end of the interval, {each}", label="perhaps too much")
         if explain:
             explain_sheet(verdict.sheet)
     _report_choice(verdicts, budget)
@@ -210,7 +217,7 @@ def show_packing(
         title = f"{packing.models} models on {packing.machines.device.label}"
         console.print_table(title, ("device", "jobs", "memory", "time"), rows)
         saved = packing.saved_per_month
-        words = f"{len(packing.devices)} instead of {packing.models} devices"
+        words = f"{len(packing.devices)} instead of {packing.apart} devices"
         report(words if saved is None else f"{words}: ${saved:,.0f} a month less")
     if load is None:
         report("without --load only memory counts, and the time of nightly jobs")
@@ -230,6 +237,7 @@ def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, o
                 "feasible": each.is_feasible,
                 "monthly": each.monthly,
                 "broken": each.broken,
+                "doubtful": each.doubtful,
             }
             for each in verdicts
         ],
@@ -250,10 +258,15 @@ def show_sheet(sheet: "Sheet") -> None:
     title = f"{sheet.model} on {sheet.machines}: {sheet.machines.device.label}"
     rows = [(row, *("\n".join(_lines(sheet, stage, row)) for stage in STAGES)) for row in ROWS]
     console.print_table(title, ("", *STAGES), rows)
+    if any(
+        each.notes for cells in sheet.cells.values() for cell in cells.values() for each in cell
+    ):
+        report(f"{NOTED} extrapolated: larger than what was measured; --explain says how far")
 
 
 def _lines(sheet: "Sheet", stage: str, row: str) -> list[str]:
-    return [each.words for each in sheet.cells[stage][row]]
+    found = sheet.cells[stage][row]
+    return [f"{each.words} {NOTED}" if each.notes else each.words for each in found]
 
 
 def explain_sheet(sheet: "Sheet") -> None:

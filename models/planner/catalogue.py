@@ -69,6 +69,12 @@ class Device(Spec):
     kernel_seconds: float = Field(
         5e-6, gt=0, description="Seconds that the start of one operation takes."
     )
+    python_seconds: float = Field(
+        2.5e-8, gt=0, description="Seconds that Python takes for one turn of a loop that adds."
+    )
+    cache: float = Field(
+        0.0, ge=0, description="Bytes of its largest cache, which weights may stay in."
+    )
     disk_bandwidth: float | None = Field(
         None, gt=0, description="Bytes per second that reach its disk."
     )

@@ -1,9 +1,9 @@
 """Which machines meet a pipeline's bounds, and which of them is the cheapest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from millrace.models.planner.quantity import Quantity, Unit, format_value
+from millrace.models.planner.quantity import Unit, format_value
 from millrace.models.planner.sheet import Sheet
 
 HOURS_OF_A_MONTH = 730
@@ -14,8 +14,7 @@ class Bounds:
     """What a plan must keep to; None: no bound.
 
     Attributes:
-        latency: most seconds of one row, or between two tokens, on average
-            (`serving.latency_slo_ms`).
+        latency: most seconds of one row, or to the first token (`serving.latency_slo_ms`).
         nightly: most seconds of the nightly job, until `batch.deadline`.
         budget: most dollars for a month in which the service always runs.
         load: rows or tokens per second that the service is asked for.
@@ -63,11 +62,13 @@ class Verdict:
     Attributes:
         sheet: its plan.
         broken: the bounds that it does not keep to.
+        doubtful: the bounds that it keeps to by the estimate, but not at the end of its interval.
         monthly: dollars for a month; None: its price is not known.
     """
 
     sheet: Sheet
     broken: tuple[Broken, ...]
+    doubtful: tuple[Broken, ...]
     monthly: float | None
 
     @property
@@ -85,29 +86,47 @@ def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
     """Return which bounds a plan does not keep to."""
     price = sheet.machines.dollars_per_hour
     monthly = None if price is None else price * HOURS_OF_A_MONTH
-    broken = [
-        Broken(each.stage, each.what, each.needed, each.available, "bytes") for each in sheet.faults
-    ]
+    broken = [*_of_size(sheet)]
+    if monthly is not None and bounds.budget is not None and monthly > bounds.budget:
+        broken.append(Broken("online", "a month", monthly, bounds.budget, "dollars"))
+    doubtful: list[Broken] = []
+    for each, is_certain in _of_time(sheet, bounds):
+        (broken if is_certain else doubtful).append(each)
+    return Verdict(sheet, tuple(broken), tuple(doubtful), monthly)
+
+
+def _of_size(sheet: Sheet) -> Iterator[Broken]:
+    """Yield the stages that need more memory or devices than there are."""
+    for each in sheet.faults:
+        yield Broken(each.stage, each.what, each.needed, each.available, "bytes")
     count = sheet.machines.count
     for stage, needed in sheet.devices.items():
         if needed > count:
-            broken.append(Broken(stage, f"devices for {stage}", needed, count, "count"))
-    latency = sheet.cells["online"]["speed"][0]
-    speed = sheet.cells["batch"]["speed"]
-    night = next((each for each in speed if each.unit == "seconds"), None)
-    checks: list[tuple[str, str, Quantity | float | None, float | None, Unit]] = [
-        ("online", latency.name, latency, bounds.latency, "seconds"),
-        ("batch", "the nightly job", night, bounds.nightly, "seconds"),
-        ("online", "a month", monthly, bounds.budget, "dollars"),
-    ]
-    rate = next(each for each in sheet.cells["online"]["speed"] if each.unit == "per second").value
-    if bounds.load is not None and bounds.load > rate:
-        broken.append(Broken("online", "the load", bounds.load, rate, "per second"))
-    for stage, what, found, allowed, unit in checks:
-        value = found.value if isinstance(found, Quantity) else found
-        if value is not None and allowed is not None and value > allowed:
-            broken.append(Broken(stage, what, value, allowed, unit))
-    return Verdict(sheet, tuple(broken), monthly)
+            yield Broken(stage, f"devices for {stage}", needed, count, "count")
+
+
+def _of_time(sheet: Sheet, bounds: Bounds) -> Iterator[tuple[Broken, bool]]:
+    """Yield the bounds of time that are exceeded, and whether the estimate itself exceeds them.
+
+    If it does not, the slow end of its interval does.
+    """
+    nights = (each for each in sheet.cells["batch"]["speed"] if each.unit == "seconds")
+    times = (
+        ("online", sheet.latency.name, sheet.latency, bounds.latency),
+        ("batch", "the nightly job", next(nights, None), bounds.nightly),
+    )
+    for stage, what, time, allowed in times:
+        if time is None or allowed is None:
+            continue
+        for found, is_certain in ((time.value, True), (time.ends[1], False)):
+            if found > allowed:
+                yield Broken(stage, what, found, allowed, "seconds"), is_certain
+                break
+    rate = next(each for each in sheet.cells["online"]["speed"] if each.unit == "per second")
+    for done, is_certain in ((rate.value, True), (rate.ends[0], False)):
+        if bounds.load is not None and bounds.load > done:
+            yield Broken("online", "the load", bounds.load, done, "per second"), is_certain
+            break
 
 
 def choose_machines(verdicts: Sequence[Verdict], stage: str | None = None) -> Verdict | None:

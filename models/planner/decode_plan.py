@@ -14,11 +14,10 @@ from millrace.models.planner.quantity import (
     estimated,
     format_value,
 )
-from millrace.models.planner.roofline import prefill_work
 from millrace.models.planner.serving_memory import ServingMemory, bytes_of_type
 from millrace.models.planner.serving_time import ServingLoad, first_token_terms, token_terms
 from millrace.models.planner.work import Generation, ServingWork, Variant, Work
-from millrace.models.planner.work_terms import unit_terms
+from millrace.models.planner.work_terms import latency_terms, unit_terms
 
 RUNTIME_BYTES = 3.5 * 2**30
 """Memory of a GPU that a serving runtime takes beside weights and cache, as AISimulate's system
@@ -145,7 +144,7 @@ def time_between_tokens(stage: Stage, generation: Generation) -> Quantity:
         unit = estimate_quantity("online_unit", "", terms, stage.fits)
         step = Estimate(unit.value * streams, (unit.low or 0) * streams, (unit.high or 0) * streams)
         formula = f"{streams} streams x ({unit.formula})"
-        return estimated(words, step, "seconds", formula, unit.source)
+        return replace(estimated(words, step, "seconds", formula, unit.source), notes=unit.notes)
     terms = token_terms(load_of(stage, generation), stage.machines.device)
     name = "token_time" if generation.decoder.experts is None else "expert_token_time"
     return _published_time(words, name, terms, load_of(stage, generation))
@@ -192,25 +191,18 @@ def _rate(generation: Generation, replicas: int, between: Quantity) -> Quantity:
 def _first_token(stage: Stage, generation: Generation) -> Quantity:
     """Return the mean time until a request gets its first token.
 
-    On GPUs it is estimated by the published rows of vLLM, which Millrace uses there; on this
-    machine it is the time of reading one prompt, which a request waits for at least.
+    On GPUs it is estimated by the published rows of vLLM, which Millrace uses there; on a CPU by
+    its own measurements of one request with nothing beside, which has its second token then.
     """
-    device, split = stage.machines.device, generation.tensor_parallel
+    device = stage.machines.device
     if not device.is_cpu:
         load = load_of(stage, generation)
         terms = first_token_terms(load, device)
         words = "to the first token (TTFT), with all streams busy"
         return _published_time(words, "first_token_time", terms, load)
-    width, tokens = bytes_of_type(stage.variant.data_type), generation.prompt_tokens
-    prompt = prefill_work(generation.decoder, tokens, tokens / 2, width)
-    rate = device.rate(stage.variant.data_type) * split
-    return Quantity(
-        "to the first token (TTFT) at least",
-        prompt.seconds(rate, device.memory_bandwidth * split),
-        "seconds",
-        f"the larger of {format_value(prompt.flops, 'operations')} ÷ the rate and "
-        f"{format_value(prompt.bytes_moved, 'bytes')} ÷ the bandwidth",
-        "roofline of the prefill; without waiting",
+    terms = latency_terms(stage.serving, stage.variant, generation.prompt_tokens, stage.machines)
+    return estimate_quantity(
+        "online_call", "to the first token and the next, of one request", terms, stage.fits
     )
 
 

@@ -1,13 +1,13 @@
 """The quantities that are estimated and measured, and the names of their terms.
 
 A quantity is a sum of terms. A term is what a part of the work takes at the machine's figures, so a
-weight of 1 says that the figure holds; see `fit.py`. The start of an operation, as measured on the
-machine, is also the measure of what Python does beside it: a slower core does both more slowly.
+weight of 1 says that the figure holds; see `fit.py`. What Python does beside the library that
+computes is measured by how fast the machine runs Python.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from millrace.models.planner.fit import Bounds, Fit, Terms
@@ -32,8 +32,8 @@ class Estimated:
         unit: its unit.
         terms: the names of its terms.
         bounds: smallest and largest weight of terms, where small runs alone say too little: bytes
-            that are counted are there at least once, and products take at least half, and in a
-            batch job at most 1.5 times, of what they take at the measured rate.
+            that are counted are there at least once, no program multiplies faster than the measured
+            rate, and no cache is slower than the memory.
     """
 
     words: str
@@ -43,8 +43,13 @@ class Estimated:
 
 
 _AT_LEAST_ONCE = (1.0, math.inf)
+_TIMED: Bounds = {
+    "operations": _AT_LEAST_ONCE,
+    "decoder_operations": _AT_LEAST_ONCE,
+    "cached": (0.0, 1.0),
+}
 _STARTED = ("step", "call", "calls", "job", "rounds")
-_CALL = ("operations", "weights", "activations", "kernels", "call")
+_CALL = ("operations", "weights", "cached", "activations", "kernels", "call")
 TREES, DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
     "training_step": Estimated(
@@ -52,8 +57,9 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "seconds",
         (
             *("operations", "memory", "kernels", "gradients", "step", "rows", "messages"),
-            *("tree_cells", "tree_rounds", "tree_messages"),
+            *("tree_cells", "tree_binning", "tree_rounds", "tree_messages"),
         ),
+        bounds=_TIMED,
     ),
     "training_memory": Estimated(
         "peak memory of a training worker",
@@ -65,16 +71,16 @@ QUANTITIES: Mapping[Name, Estimated] = {
         bounds=dict.fromkeys(("states", "activations", "data"), _AT_LEAST_ONCE),
     ),
     "online_call": Estimated(
-        "latency of one row or token",
+        "latency of one row, or to the second token",
         "seconds",
-        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
-        bounds={"operations": (0.5, math.inf)},
+        (*_CALL, "tree_walk", "decoder_operations", "decoder_kernels", "decoder_call"),
+        bounds=_TIMED,
     ),
     "online_unit": Estimated(
         "time of a row or token at full load",
         "seconds",
-        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
-        bounds={"operations": (0.5, math.inf)},
+        (*_CALL, "tree_walk", "decoder_operations", "decoder_kernels", "decoder_call"),
+        bounds=_TIMED,
     ),
     "online_memory": Estimated(
         "peak memory of a serving process",
@@ -86,15 +92,15 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "time of a batch job",
         "seconds",
         (
-            *("operations", "memory", "kernels", "calls", "rows", "job"),
+            *("operations", "memory", "cached", "kernels", "calls", "rows", "job"),
             *("tree_walk", "decoder_kernels", "decoder_calls", "decoder_job"),
         ),
-        bounds={"operations": (0.5, 1.5)},
+        bounds=_TIMED,
     ),
 }
-_ONLY_MEASURED = ("rows", "messages", "tree_messages") + tuple(
-    prefix + name for name in _STARTED for prefix in ("", TREES, DECODER)
-)
+_FIXED = tuple(prefix + name for name in _STARTED for prefix in ("", TREES, DECODER))
+"""Terms that are the same for a small and for a large model."""
+_ONLY_MEASURED = ("rows", "messages", "tree_messages", *_FIXED)
 """Terms of what a machine's figures do not say."""
 UNFITTED: Mapping[Name, Fit] = {
     name: Fit(
@@ -107,6 +113,8 @@ UNFITTED: Mapping[Name, Fit] = {
     for name, each in QUANTITIES.items()
 }
 """The machine's figures as they are, which leave out what only a measurement shows."""
+LEAST_SHARE = 0.1
+"""Share of an estimate from which a term counts as a part that may be extrapolated."""
 UNMEASURED = "the machine's figures, not fitted: no interval"
 Fits: TypeAlias = Mapping[Name, Fit]
 """What was fitted on measurements of a machine, by quantity."""
@@ -132,7 +140,21 @@ def estimate_quantity(
         if value
     )
     source = f"fitted on {fit.rows} measurements" if fit.rows else UNMEASURED
-    return estimated(words, fit.estimate(terms), unit, formula, source)
+    estimate = replace(fit.estimate(terms), extrapolated=_beyond(fit, terms, unit))
+    return estimated(words, estimate, unit, formula, source)
+
+
+def _beyond(fit: Fit, terms: Terms, unit: Unit) -> tuple[str, ...]:
+    """Return in words the terms that are larger than in any measured run, and count."""
+    value = fit.estimate(terms).value
+    return tuple(
+        f"{name} {format_value(terms[name], unit)}, in the measured runs at most "
+        f"{format_value(most, unit)}"
+        for name, (_, most) in fit.region.items()
+        if name not in _FIXED
+        and terms[name] > most * 1.001
+        and fit.weights[name] * terms[name] > LEAST_SHARE * value
+    )
 
 
 def rate_of(whole: Quantity, unit: str, units: float = 1.0) -> Quantity:

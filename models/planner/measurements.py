@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace.models.planner.estimates import QUANTITIES, Name
-from millrace.models.planner.fit import Fit
+from millrace.models.planner.fit import Fit, Terms
 from millrace.models.planner.published_runs import counted_terms, published_fits
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ TEXTS = ("quantity", "model", "kind", "machine", "run_id", "terms")
 NUMBERS = ("estimate", "low", "high", "measured")
 NORMAL_QUANTILE = 1.645
 """Standard deviations to either end of an interval that holds nine of ten values."""
+MACHINE_SPREAD: Mapping[str, float] = {"seconds": 0.3, "bytes": 0.1}
+"""Standard deviation of the logarithm by which machines differ from the published ones, by unit:
+two of three take at most 1.35 times as long, or as short. Memory is counted: it hardly differs."""
 MOST_FACTOR = 5.0
 """Largest factor, and its inverse the smallest, by which own measurements change an estimate."""
 
@@ -154,16 +157,29 @@ def fits_of(
     """
     fits = published_fits(on_gpu=on_gpu)
     for name, fit in fits.items():
-        ratios = [
-            each.measured / estimate
+        own = [
+            (each.measured / estimate, terms)
             for each in measurements
             if (each.quantity, each.machine) == (name, machine)
             and _has_all_terms(each, fit)
-            and (estimate := fit.estimate(known_terms(each, fit)).value) > 0
+            and (estimate := fit.estimate(terms := known_terms(each, fit)).value) > 0
         ]
-        if ratios:
-            fits[name] = scaled_fit(fit, ratios, counted_terms(name, on_gpu=on_gpu))
+        if own:
+            ratios, rows = zip(*own, strict=True)
+            spread = MACHINE_SPREAD[QUANTITIES[name].unit]
+            scaled = scaled_fit(fit, ratios, counted_terms(name, on_gpu=on_gpu), spread)
+            fits[name] = replace(scaled, region=_widened(fit.region, rows))
     return fits
+
+
+def _widened(
+    region: Mapping[str, tuple[float, float]], rows: Sequence[Terms]
+) -> dict[str, tuple[float, float]]:
+    """Return a fitted region with the values of further measurements."""
+    return {
+        name: (min(low, *(row[name] for row in rows)), max(high, *(row[name] for row in rows)))
+        for name, (low, high) in region.items()
+    }
 
 
 def _has_all_terms(measurement: Measurement, fit: Fit) -> bool:
@@ -176,22 +192,25 @@ def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
     return {name: measurement.terms.get(name, 0.0) for name in fit.weights}
 
 
-def scaled_fit(fit: Fit, ratios: Sequence[float], counted: Sequence[str] = ()) -> Fit:
+def scaled_fit(fit: Fit, ratios: Sequence[float], counted: Sequence[str], spread: float) -> Fit:
     """Return a fit whose weights are moved towards a machine's own measurements.
 
-    By the median logarithm of measured ÷ estimated, less one standard error, which is known from
-    the fit's interval. So chance alone moves little, and a machine of another speed moves it at
-    once. By no more than `MOST_FACTOR`: beyond it something else than the machine is different.
+    By the median logarithm of measured ÷ estimated, times the share of it that is the machine's and
+    not chance: the posterior mean of a normal prior of `spread`, where the fit's interval says how
+    much a single run varies. By no more than `MOST_FACTOR`: beyond it something else than the
+    machine is different.
 
     Args:
         fit: the published fit.
         ratios: measured ÷ estimated of the machine's own measurements.
         counted: the terms whose weight is at least 1.
+        spread: standard deviation of the logarithm by which machines differ.
     """
-    spread = math.log(fit.high / fit.low) / (2 * NORMAL_QUANTILE)
-    middle = median(map(math.log, ratios))
-    moved = max(0.0, abs(middle) - spread / math.sqrt(len(ratios)))
-    factor = math.exp(math.copysign(min(moved, math.log(MOST_FACTOR)), middle))
+    chance = math.log(fit.high / fit.low) / (2 * NORMAL_QUANTILE)
+    share = spread**2 / (spread**2 + chance**2 / len(ratios))
+    moved = share * median(map(math.log, ratios))
+    most = math.log(MOST_FACTOR)
+    factor = math.exp(min(max(moved, -most), most))
     weights = {
         name: max(weight * factor, float(name in counted)) for name, weight in fit.weights.items()
     }

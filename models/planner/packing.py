@@ -1,7 +1,8 @@
 """Packs the services and the nightly jobs of several models onto the fewest devices."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millrace.models.common.errors import InputError
 from millrace.models.planner.quantity import format_value
@@ -53,6 +54,17 @@ class PackedDevice:
         """Return the larger share that is left of memory and time once a job is added."""
         memory = 1 - (self.used_memory + demand.memory) / self.memory
         return max(memory, 1 - self.used_load - demand.load)
+
+
+def replicas_of(demand: Demand) -> list[Demand]:
+    """Return the replicas that share a job's load, each with all of its memory; at least one."""
+    count = max(1, math.ceil(demand.load - 1e-9))
+    if count == 1:
+        return [demand]
+    return [
+        replace(demand, name=f"{demand.name} {n} of {count}", load=demand.load / count)
+        for n in range(1, count + 1)
+    ]
 
 
 def pack_devices(

@@ -1,4 +1,4 @@
-"""Measured runs on one CPU machine and on one GPU: where a machine begins before its own runs.
+"""Measured runs on two CPU machines and on one GPU: where a machine begins before its own runs.
 
 The terms are relative to the machine's figures, so the weights carry over to other CPUs and GPUs as
 far as those figures say how fast a machine is. `bench/planner_runs.py` and `bench/planner_gpu.py`
@@ -30,6 +30,7 @@ class MeasuredRun:
 
     Attributes:
         quantity: the quantity.
+        machine: the machine that it ran on.
         model: name of the configuration.
         kind: kind of the model.
         terms: the terms of its estimate.
@@ -37,6 +38,7 @@ class MeasuredRun:
     """
 
     quantity: Name
+    machine: str
     model: str
     kind: str
     terms: Terms
@@ -61,12 +63,6 @@ def large_runs() -> tuple[MeasuredRun, ...]:
 
 
 @cache
-def other_cpu_runs() -> tuple[MeasuredRun, ...]:
-    """Return the runs of another CPU, which no published weight is fitted on."""
-    return _read("other_cpu_runs.csv")
-
-
-@cache
 def gpu_runs() -> tuple[MeasuredRun, ...]:
     """Return the measured trainings on a GPU, those that are held out included."""
     return _read("gpu_runs.csv")
@@ -76,6 +72,7 @@ def _read(file: str) -> tuple[MeasuredRun, ...]:
     return tuple(
         MeasuredRun(
             cast(Name, row["quantity"]),
+            row["machine"],
             row["model"],
             row["kind"],
             dict.fromkeys(QUANTITIES[cast(Name, row["quantity"])].terms, 0.0)
@@ -86,28 +83,40 @@ def _read(file: str) -> tuple[MeasuredRun, ...]:
     )
 
 
-def runs_to_fit(name: Name, *, on_gpu: bool = False) -> list[MeasuredRun]:
-    """Return the runs that the weights of a quantity are fitted on."""
+def runs_to_fit(name: Name, *, on_gpu: bool = False, without: str = "") -> list[MeasuredRun]:
+    """Return the runs that the weights of a quantity are fitted on.
+
+    Args:
+        name: the quantity.
+        on_gpu: whether those on a GPU are meant.
+        without: a machine whose runs are left out.
+    """
     runs = gpu_runs() if on_gpu else (*measured_runs(), *large_runs())
-    return [each for each in runs if each.quantity == name and not each.is_held_out]
+    fitted = [each for each in runs if each.quantity == name and not each.is_held_out]
+    return [each for each in fitted if each.machine != without]
 
 
 def counted_terms(name: Name, *, on_gpu: bool) -> tuple[str, ...]:
     """Return the terms of a quantity whose weight is at least 1."""
     bounds = ON_GPU[name] if on_gpu else QUANTITIES[name].bounds
-    return tuple(term for term, (least, _) in bounds.items() if least >= 1)
+    known = QUANTITIES[name].terms
+    return tuple(term for term, (least, _) in bounds.items() if least >= 1 and term in known)
 
 
-def fit_runs(name: Name, *, on_gpu: bool = False) -> Fit:
+def fit_runs(name: Name, *, on_gpu: bool = False, without: str = "") -> Fit:
     """Return the weights of a quantity, fitted on the runs that are not held out.
 
     A term that no run has, such as what one GPU sends to others, keeps the weight of `UNFITTED`.
+    The arguments are those of `runs_to_fit`.
     """
-    runs = runs_to_fit(name, on_gpu=on_gpu)
+    runs = runs_to_fit(name, on_gpu=on_gpu, without=without)
     fit = fit_terms(
         [each.terms for each in runs],
         [each.measured for each in runs],
         QUANTITIES[name].terms,
+        # The same configuration on two machines is held out as one.
+        groups=[each.model for each in runs],
+        described=[each.terms for each in runs],
         robust=True,
         bounds=ON_GPU[name] if on_gpu else QUANTITIES[name].bounds,
     )

@@ -74,10 +74,21 @@ class Quantity:
     def __str__(self) -> str:
         """Return value, unit and interval for people."""
         text = format_value(self.value, self.unit, self.of)
-        if self.low is None or self.high is None or not math.isfinite(self.high):
+        if not self._has_interval:
             return text
-        low, high = (format_value(each, self.unit, self.of) for each in (self.low, self.high))
+        low, high = (format_value(each, self.unit, self.of) for each in self.ends)
         return f"{text} ({low} to {high})"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of the interval; the value twice if it has none."""
+        if self.low is None or self.high is None or not self._has_interval:
+            return self.value, self.value
+        return self.low, self.high
+
+    @property
+    def _has_interval(self) -> bool:
+        return self.low is not None and self.high is not None and math.isfinite(self.high)
 
 
 def estimated(

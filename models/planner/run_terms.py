@@ -10,6 +10,7 @@ from millrace.models.planner.work import Variant, Work
 from millrace.models.planner.work_terms import (
     call_terms,
     job_terms,
+    latency_terms,
     serving_memory_terms,
     training_memory_terms,
     training_step_terms,
@@ -32,7 +33,7 @@ def online_terms(work: Work, variant: Variant, machines: Machines) -> Mapping[Na
     alone = replace(work.online, instances=1)
     full = call_terms(alone, variant, units, machines)
     return {
-        "online_call": call_terms(alone, variant, 1, machines),
+        "online_call": latency_terms(alone, variant, alone.measured_prompt, machines),
         "online_unit": {name: seconds / units for name, seconds in full.items()},
         "online_memory": serving_memory_terms(alone, variant),
     }

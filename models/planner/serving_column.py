@@ -105,4 +105,5 @@ def _daily(rate: Quantity, unit: str) -> Quantity:
         rate.low and rate.low * SECONDS_OF_A_DAY,
         rate.high and rate.high * SECONDS_OF_A_DAY,
         of=unit,
+        notes=rate.notes,
     )

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from millrace.models.planner.catalogue import Device
 from millrace.models.planner.decoder import Decoder
 from millrace.models.planner.parallelism import all_reduce_bytes
-from millrace.models.planner.roofline import read_parameters
 from millrace.models.planner.serving_memory import bytes_of_type
 
 TERMS = (
@@ -159,3 +158,19 @@ def first_token_terms(load: ServingLoad, device: Device) -> dict[str, float]:
         "queued_layers": load.streams * decoder.layers,
         "queued_tokens": load.streams * tokens,
     }
+
+
+def read_parameters(decoder: Decoder, tokens: float) -> float:
+    """Return the expected number of weights that a step of `tokens` tokens reads.
+
+    All matrices, and of the experts those that at least one token uses: with k of E experts for
+    each token, taken as equally likely, E·(1 − (1 − k/E)^tokens) of them.
+    """
+    active = float(decoder.matrix_parameters)
+    if decoder.experts is None:
+        return active
+    experts = decoder.experts
+    used: float = experts.count * (1 - (1 - experts.per_token / experts.count) ** tokens)
+    matrices = 3 if decoder.gated else 2
+    expert = matrices * decoder.hidden * experts.width * decoder.expert_layers
+    return active + (used - experts.per_token) * expert

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.estimates import Fits
-from millrace.models.planner.quantity import (
-    Cell,
-    format_value,
-)
+from millrace.models.planner.quantity import Cell, Quantity, format_value
 from millrace.models.planner.serving_column import batch_cells, serving_cells
 from millrace.models.planner.serving_memory import bytes_of_type
 from millrace.models.planner.training_column import training_cells
 from millrace.models.planner.work import Work
 
 STAGES = ("training", "online", "batch")
+CPU_ENGINE = "openvino-"
+"""Beginning of the names of variants that no GPU runs."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,23 @@ class Sheet:
         """Name of the model."""
         return self.work.model
 
+    @property
+    def latency(self) -> Quantity:
+        """The time that `serving.latency_slo_ms` limits: of one row, or to the first token."""
+        speed = self.cells["online"]["speed"]
+        return speed[0] if self.work.online.generation is None else speed[-1]
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What the plan takes for granted and the pipeline file does not say."""
+        variant = self.work.online.variants[0].name
+        if self.machines.device.is_cpu or not variant.startswith(CPU_ENGINE):
+            return ()
+        return (
+            f"{variant} answers on CPUs only; on {self.machines} it is planned as vLLM would serve "
+            "the same weights: export.candidates: [vllm-bf16]",
+        )
+
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints."""
         return {
@@ -75,6 +91,7 @@ class Sheet:
             "machines": self.machines,
             "cells": self.cells,
             "faults": self.faults,
+            "hints": self.hints,
         }
 
     @property

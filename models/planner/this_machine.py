@@ -1,4 +1,4 @@
-"""This machine as a device of the catalogue: measured once, in about three seconds, and kept.
+"""This machine as a device of the catalogue: measured once, in a few seconds, and kept.
 
 Stated figures of a CPU say little about what a program reaches, so bandwidth and rates are measured
 with the library that computes, torch, and with all cores that this process may use.
@@ -6,15 +6,17 @@ with the library that computes, torch, and with all cores that this process may 
 
 import json
 import logging
+import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import ValidationError
 
 from millrace.models.common.hardware import memory_bytes, this_machine
@@ -24,12 +26,25 @@ from millrace.models.planner.catalogue import Device, Price
 log = logging.getLogger("millrace")
 FILE = "machine.json"
 ROUNDS = 5
-"""Repetitions of each measurement, of which the fastest counts: others only take time away."""
+"""Repetitions of each measurement in a cycle, of which the fastest counts."""
+QUIET_CYCLES, MOST_CYCLES = 2, 8
+"""Cycles without other programs that are wanted, and cycles at most: a run measures just after it
+has started Ray, whose processes need a second."""
+MOST_OTHERS = 0.15
+"""Share of the cores that others may take in a quiet cycle."""
+PAUSE_SECONDS = 0.1
 COPIED_BYTES = 256 * 2**20
 """Size of the copied array, many times that of a cache."""
 MATRIX = 1024
 """Rows and columns of the multiplied matrices."""
 KERNELS = 2000
+TURNS = 200_000
+"""Turns of the loop by which Python is measured: about 10 ms."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+COMMON_CACHE = 32 * 2**20
+"""Bytes of the largest cache, where the system does not say it."""
+DISTURBED_SECONDS = 3600.0
+"""How long measurements count that were made while other programs ran."""
 DISK_BYTES = 64 * 2**20
 
 
@@ -42,9 +57,9 @@ def this_device(home: Path, price_per_hour: float | None = None) -> Device:
     """
     kept = read_kept(home)
     if kept is None:
-        kept = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
+        kept, is_quiet = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
         if home.is_dir():
-            _keep(kept, home / FILE)
+            _keep(kept, home / FILE, is_quiet=is_quiet)
     if not price_per_hour:
         return kept
     price = Price(
@@ -56,17 +71,22 @@ def this_device(home: Path, price_per_hour: float | None = None) -> Device:
 
 
 def read_kept(home: Path) -> Device | None:
-    """Return the measurements in a home; None if there are none, or of another machine."""
+    """Return the measurements in a home; None if there are none, or of another machine.
+
+    Those that were made while other programs ran count for an hour.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
         known = json.loads((home / FILE).read_text())
-        if known["machine"] == _identity():
+        is_good = known["quiet"] or time.time() - (home / FILE).stat().st_mtime < DISTURBED_SECONDS
+        if known["machine"] == _identity() and is_good:
             return Device.model_validate(known["device"])
     return None
 
 
-def _keep(device: Device, path: Path) -> None:
+def _keep(device: Device, path: Path, *, is_quiet: bool) -> None:
     """Write the measurements; where that fails, each plan measures again, and a warning says so."""
-    known = {"machine": _identity(), "device": device.model_dump(mode="json")}
+    device_json = device.model_dump(mode="json")
+    known = {"machine": _identity(), "device": device_json, "quiet": is_quiet}
     try:
         replace_private(path, json.dumps(known, indent=2))
     except OSError as error:
@@ -84,26 +104,70 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def measure_device(folder: Path) -> Device:
-    """Measure bandwidth, rates, the start of an operation, and the disk of a folder."""
+def measure_device(folder: Path) -> tuple[Device, bool]:
+    """Measure bandwidth, rates, the start of an operation, Python, and the disk of a folder.
+
+    Each figure is the best of several cycles, because other programs only slow it down.
+
+    Returns:
+        The device, and whether enough cycles had the machine for themselves.
+    """
     import torch
 
-    torch.set_num_threads(this_machine().cores)
     machine = this_machine()
-    return Device(
+    torch.set_num_threads(machine.cores)
+    rates: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    quiet = 0
+    for _ in range(MOST_CYCLES):
+        with Others(machine.cores) as others:
+            for name, measure in RATES.items():
+                rates[name] = max(rates.get(name, 0.0), measure())
+            for name, measure in SECONDS.items():
+                seconds[name] = min(seconds.get(name, math.inf), measure())
+        quiet += others.share <= MOST_OTHERS
+        if quiet == QUIET_CYCLES:
+            break
+        time.sleep(PAUSE_SECONDS)
+    device = Device(
         label=f"{machine.processor}, {machine.cores} cores",
         memory=memory_bytes(),
-        memory_bandwidth=_copy_bandwidth(),
-        rates={
-            "fp32": _matrix_rate(torch.float32),
-            "bf16": _matrix_rate(torch.bfloat16),
-            "int8": _int8_rate(),
-        },
+        memory_bandwidth=rates.pop(COPY),
+        rates=rates,
         cores=machine.cores,
-        kernel_seconds=_kernel_seconds(),
+        **seconds,
+        cache=_cache_bytes(),
         disk_bandwidth=_disk_bandwidth(folder),
         source=f"measured here, {datetime.now(UTC).date()}",
     )
+    return device, quiet == QUIET_CYCLES
+
+
+class Others:
+    """The share of the cores that other programs, or the machine's host, take during a block."""
+
+    def __init__(self, cores: int) -> None:
+        """Measure over `cores` cores."""
+        self.cores = cores
+        self.share = 0.0
+
+    def __enter__(self) -> "Others":
+        """Begin."""
+        self._began = self._seconds()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Set `share`."""
+        used, wall = (end - began for end, began in zip(self._seconds(), self._began, strict=True))
+        self.share = max(0.0, used / (self.cores * wall))
+
+    @staticmethod
+    def _seconds() -> tuple[float, float]:
+        """Return the CPU seconds that others have used so far, and the time."""
+        whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        busy = sum(whole) - whole.idle - getattr(whole, "iowait", 0.0)
+        busy -= getattr(whole, "guest", 0.0) + getattr(whole, "guest_nice", 0.0)
+        return busy - own.user - own.system, time.perf_counter()
 
 
 def _fastest(work: Callable[[], object]) -> float:
@@ -126,11 +190,11 @@ def _copy_bandwidth() -> float:
     return 2 * COPIED_BYTES / _fastest(lambda: target.copy_(source))
 
 
-def _matrix_rate(dtype: Any) -> float:
-    """Return the operations per second of a matrix product."""
+def _matrix_rate(name: str) -> float:
+    """Return the operations per second of a matrix product in a data type of torch."""
     import torch
 
-    left = torch.ones(MATRIX, MATRIX, dtype=dtype)
+    left = torch.ones(MATRIX, MATRIX, dtype=getattr(torch, name))
     return 2 * MATRIX**3 / _fastest(lambda: left @ left)
 
 
@@ -155,6 +219,26 @@ def _kernel_seconds() -> float:
     return _fastest(start) / KERNELS
 
 
+def _python_seconds() -> float:
+    """Return the seconds of one turn of a loop that adds: how fast this machine runs Python."""
+
+    def turn() -> None:
+        total = 0
+        for number in range(TURNS):
+            total += number
+
+    return _fastest(turn) / TURNS
+
+
+def _cache_bytes(folder: Path = CACHES) -> float:
+    """Return the bytes of the largest cache, or of a common one where that is not known."""
+    sizes = []
+    for file in folder.glob("index*/size"):
+        with suppress(OSError, ValueError):
+            sizes.append(1024.0 * int(file.read_text().strip().removesuffix("K")))
+    return max(sizes, default=float(COMMON_CACHE))
+
+
 def _disk_bandwidth(folder: Path) -> float:
     """Return the bytes per second that are written and synchronized."""
     block = os.urandom(2**20)
@@ -167,3 +251,18 @@ def _disk_bandwidth(folder: Path) -> float:
             os.fsync(file.fileno())
 
     return DISK_BYTES / _fastest(write)
+
+
+COPY = "copy"
+RATES: Mapping[str, Callable[[], float]] = {
+    COPY: _copy_bandwidth,
+    "fp32": lambda: _matrix_rate("float32"),
+    "bf16": lambda: _matrix_rate("bfloat16"),
+    "int8": _int8_rate,
+}
+"""What is measured as bytes or operations per second."""
+SECONDS: Mapping[str, Callable[[], float]] = {
+    "kernel_seconds": _kernel_seconds,
+    "python_seconds": _python_seconds,
+}
+"""What is measured in seconds, as `Device` names it."""

@@ -32,6 +32,7 @@ class TrainingWork:
         items: rows or sequences that Python handles in a step of a worker.
         engine: what trains.
         strategy: what the workers share: ddp, fsdp or tp.
+        threads: threads of each worker on a CPU; None: its share of the cores.
         reads_texts: whether a row is a text, whose libraries each worker loads.
     """
 
@@ -49,6 +50,7 @@ class TrainingWork:
     items: float = 0.0
     engine: Literal["torch", "xgboost"] = "torch"
     strategy: str = "ddp"
+    threads: int | None = 1
     reads_texts: bool = False
 
 
@@ -104,10 +106,11 @@ class ServingWork:
         call_units: units of a full call.
         instances: instances of the model, or actors of the batch job.
         engine: what answers: a graph, trees in a graph, or a decoder's engine.
-        threads: threads of each.
+        threads: threads of each; None: all cores.
         input_bytes: bytes of a unit's input.
         output_bytes: bytes of a unit's answer.
         generation: how a decoder generates; None for a model that answers in one call.
+        measured_prompt: tokens of the prompt that the export measures a decoder's latency with.
     """
 
     variants: tuple[Variant, ...]
@@ -116,11 +119,12 @@ class ServingWork:
     kernels: int
     call_units: int
     instances: int
-    threads: int
+    threads: int | None
     input_bytes: float
     output_bytes: float
     generation: Generation | None = None
     engine: Engine = "onnxruntime"
+    measured_prompt: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ from millrace.models.planner.estimates import DECODER, QUANTITIES, TREES
 from millrace.models.planner.parallelism import all_reduce_bytes
 from millrace.models.planner.work import Engine, ServingWork, TrainingWork, Variant
 
-MANY_STARTS = 1000
-"""Starts of an operation that the fixed costs of a step or a call are counted in."""
+ROW_TURNS, CALL_TURNS, JOB_TURNS = 40, 40_000, 40_000_000
+"""Turns of a Python loop that the fixed costs of a row, of a step or call, and of a job are counted
+in: about 1 µs, 1 ms and 1 s of Python."""
 RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
 """Memory of a process before it has a model, about: a worker's Python, torch and Ray; that of ONNX
 Runtime. On a CPU the weight of the term corrects it."""
+CELL_BYTES = 4
+"""Bytes of a value in the rows that trees are trained on."""
 _STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
 _ACTIVATIONS = ("activations", "logits")
 
@@ -19,30 +22,42 @@ _ACTIVATIONS = ("activations", "logits")
 def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str, float]:
     """Return the terms of a step, in seconds.
 
-    Workers of one CPU share its cores and its bandwidth. Of trees a step is a round.
+    Workers of one CPU share its cores and its bandwidth. Of trees a step is a round, and has its
+    share of what the binning of the rows takes before the first one.
     """
     device = machines.device
-    sharing = training.workers if device.is_cpu else 1
-    start, memory = device.kernel_seconds, device.memory_bandwidth
-    moved = training.bytes_per_step * sharing / memory
+    sharing = _sharing(training, device)
+    moved = training.bytes_per_step * sharing / device.memory_bandwidth
     sent = all_reduce_bytes(training.gradient_bytes, training.workers)
     link = sent * sharing / _link_between(training.workers, device)
-    together = MANY_STARTS * start if training.workers > 1 else 0.0
+    fixed, kernels = CALL_TURNS * device.python_seconds, training.kernels * device.kernel_seconds
     terms = dict.fromkeys(QUANTITIES["training_step"].terms, 0.0)
     if training.engine == "xgboost":
-        own = {"tree_cells": moved, "tree_rounds": MANY_STARTS * start, "tree_messages": together}
-        return {**terms, **own}
+        cells = training.memory.get("rows", 0.0) / CELL_BYTES
+        binned = cells * sharing * device.python_seconds
+        own = {"tree_cells": moved, "tree_binning": binned / (training.steps or 1)}
+        together = fixed if training.workers > 1 else 0.0
+        return {**terms, **own, "tree_rounds": fixed, "tree_messages": together}
     flops = training.flops_per_unit * training.step_units
     return {
         **terms,
         "operations": flops * sharing / device.rate(training.data_type),
         "memory": moved,
-        "kernels": training.kernels * start,
+        "kernels": kernels,
         "gradients": link,
-        "step": MANY_STARTS * start,
-        "rows": training.items * start,
-        "messages": together,
+        "step": fixed,
+        "rows": training.items * ROW_TURNS * device.python_seconds,
+        # Workers wait for each other's gradients, layer by layer.
+        "messages": kernels if training.workers > 1 else 0.0,
     }
+
+
+def _sharing(training: TrainingWork, device: Device) -> float:
+    """Return by how much a worker is slower than the whole device: 1 on a GPU of its own."""
+    if device.cores is None:
+        return 1.0
+    threads = training.threads or max(1, device.cores // training.workers)
+    return max(training.workers, device.cores / threads)
 
 
 def _link_between(workers: int, device: Device) -> float:
@@ -122,26 +137,51 @@ def call_terms(
     """Return the terms of a call of the model with `units` rows or tokens, in seconds.
 
     An instance on a CPU has its threads' share of the cores, and no more than its share of all
-    instances; on GPUs its share of those on its GPU.
+    instances; on GPUs its share of those on its GPU. Weights that fit into the cache stay there
+    from call to call.
     """
     device = machines.device
     if device.cores:
-        sharing = max(serving.instances, device.cores / serving.threads)
+        sharing = max(serving.instances, device.cores / (serving.threads or device.cores))
     else:
         sharing = max(1.0, serving.instances / machines.count)
-    start, memory = device.kernel_seconds, device.memory_bandwidth
-    moved = serving.bytes_per_unit * units * sharing / memory
+    moved = serving.bytes_per_unit * units * sharing / device.memory_bandwidth
     terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)
+    fixed = CALL_TURNS * device.python_seconds
     if serving.engine == "trees":
-        return {**terms, "tree_walk": moved, "call": MANY_STARTS * start}
+        return {**terms, "tree_walk": moved, "call": fixed}
     prefix = DECODER if serving.engine == "openvino" else ""
+    flops = serving.flops_per_unit * units
+    stays = variant.weight_bytes * serving.instances <= device.cache
     return {
         **terms,
-        "operations": serving.flops_per_unit * units * sharing / device.rate(variant.data_type),
-        "weights": variant.weight_bytes * sharing / memory,
+        f"{prefix}operations": flops * sharing / device.rate(variant.data_type),
+        "cached" if stays else "weights": variant.weight_bytes * sharing / device.memory_bandwidth,
         "activations": moved,
-        f"{prefix}kernels": serving.kernels * start,
-        f"{prefix}call": MANY_STARTS * start,
+        f"{prefix}kernels": serving.kernels * device.kernel_seconds,
+        f"{prefix}call": fixed,
+    }
+
+
+def latency_terms(
+    serving: ServingWork, variant: Variant, prompt: int, machines: Machines
+) -> dict[str, float]:
+    """Return the terms of a latency, in seconds: of one row, or to the second token of an answer.
+
+    A prompt is read in one call, and the second token takes another.
+
+    Args:
+        serving: the service.
+        variant: the variant that answers.
+        prompt: tokens of the prompt; 0: one row.
+        machines: the machines.
+    """
+    one = call_terms(serving, variant, 1, machines)
+    if not prompt:
+        return one
+    products = ("operations", f"{DECODER}operations")
+    return {
+        name: seconds * (prompt + 1 if name in products else 2) for name, seconds in one.items()
     }
 
 
@@ -165,16 +205,17 @@ def job_terms(
         calls: calls of the model over all actors; of a decoder, its steps.
         machines: the machines.
     """
-    start, actors = machines.device.kernel_seconds, serving.instances
+    python, actors = machines.device.python_seconds, serving.instances
     one = call_terms(serving, variant, 1, machines)
     prefix = DECODER if serving.engine == "openvino" else ""
     return {
         **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
-        "operations": one["operations"] * units / actors,
+        "operations": one[f"{prefix}operations"] * units / actors,
         "memory": (one["activations"] * units + one["weights"] * calls) / actors,
+        "cached": one["cached"] * calls / actors,
         "tree_walk": one["tree_walk"] * units / actors,
-        "rows": 0.0 if prefix else units * start,
+        "rows": 0.0 if prefix else units * ROW_TURNS * python,
         f"{prefix}kernels": one[f"{prefix}kernels"] * calls / actors,
-        f"{prefix}calls": MANY_STARTS * start * calls / actors,
-        f"{prefix}job": MANY_STARTS**2 * start,
+        f"{prefix}calls": one[f"{prefix}call"] * calls / actors,
+        f"{prefix}job": JOB_TURNS * python,
     }

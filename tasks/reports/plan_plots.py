@@ -172,7 +172,7 @@ def accuracy_figure(measurements: Sequence[Measurement]) -> "Figure":
     from matplotlib.figure import Figure
 
     names = [name for name in QUANTITIES if any(each.quantity == name for each in measurements)]
-    figure = Figure(figsize=(4 * len(names), 3.8), layout="constrained")
+    figure = Figure(figsize=(4 * len(names), 4.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         own = [each for each in measurements if each.quantity == name]
         measured = [each.measured for each in own]
@@ -192,5 +192,7 @@ def accuracy_figure(measurements: Sequence[Measurement]) -> "Figure":
         axes.set_title(QUANTITIES[name].words, fontsize="medium")
         axes.set_xlabel(f"measured, {QUANTITIES[name].unit}")
         axes.set_ylabel("estimated")
+        axes.tick_params(which="both", labelsize="small")
+        axes.tick_params(axis="x", which="both", labelrotation=60)
         axes.grid(alpha=0.3)
     return figure

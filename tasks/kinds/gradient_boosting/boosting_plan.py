@@ -77,6 +77,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
             checkpoint_bytes=float(nodes * NODE_BYTES),
             engine="xgboost",
             strategy="rows are split, histograms are summed",
+            threads=None,
         ),
         online=online,
         batch=nightly_of(online, pipeline, facts),

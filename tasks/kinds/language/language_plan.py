@@ -1,8 +1,10 @@
 """What the training and the serving of a language model ask of a machine."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+from millrace.export.language.token_pieces import speed_lengths
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_uri import is_model_uri
@@ -64,10 +66,11 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
         kernels=KERNELS_OF_A_LAYER * decoder.layers,
         call_units=generation.max_num_seqs,
         instances=1,
-        threads=1,
+        threads=None,
         input_bytes=TOKEN_BYTES,
         output_bytes=TOKEN_BYTES,
         engine="openvino",
+        measured_prompt=speed_lengths(context)[0],
         generation=Generation(
             decoder=decoder,
             streams=generation.max_num_seqs,
@@ -84,7 +87,7 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
         parameters=decoder.parameters,
         training=_training(pipeline, decoder, facts),
         online=serving,
-        batch=serving,
+        batch=replace(serving, threads=pipeline.batch.threads_per_actor),
     )
 
 
@@ -137,6 +140,7 @@ def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> 
         checkpoint_bytes=FLOAT * decoder.parameters + MOMENTS[spec.optimizer] * FLOAT * trained,
         items=spec.batch_rows * spec.gradient_accumulation_steps,
         strategy=spec.parallel,
+        threads=None,
     )
 
 

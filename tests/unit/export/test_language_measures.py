@@ -11,9 +11,8 @@ import torch
 from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, speed_of
 from millrace.export.language.fidelity import Greedy, compare_tokens, log_softmax
-from millrace.export.language.language_probe import speed_lengths
 from millrace.export.language.language_variants import LANGUAGE_VARIANTS
-from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
+from millrace.export.language.token_pieces import TokenPieces, prompt_lengths, speed_lengths
 from millrace.export.language.transformers_reference import (
     LOG_PROBABILITIES,
     Answer,

@@ -11,8 +11,10 @@ from millrace.models.planner.compare import (
     judge_sheet,
     nearest_machines,
 )
+from millrace.models.planner.estimates import QUANTITIES
+from millrace.models.planner.fit import Fit
 from millrace.models.planner.sheet import STAGES, plan_sheet
-from tests.unit.models.planner.test_sheet import ROWS_WORK, TRAINING
+from tests.unit.models.planner.test_sheet import ROWS_WORK, TRAINING, generating
 
 DEVICES = shipped_devices()
 
@@ -41,8 +43,36 @@ def test_what_does_not_fit_is_not_chosen():
 def test_each_bound_is_named_with_how_far_it_is_missed():
     bounds = Bounds(latency=1e-6, nightly=1e-3, budget=100.0)
     (found,) = verdicts(ONE_WORKER, bounds, "l4")
-    assert [each.what for each in found.broken] == ["one row", "the nightly job", "a month"]
-    assert found.broken[2].factor == pytest.approx(0.44 * 730 / 100)
+    assert [each.what for each in found.broken] == ["a month", "one row", "the nightly job"]
+    assert found.broken[0].factor == pytest.approx(0.44 * 730 / 100)
+
+
+FITTED = {
+    name: Fit({term: 1.0 for term in each.terms}, low=0.5, high=2.0, rows=9, region={})
+    for name, each in QUANTITIES.items()
+}
+
+
+def test_a_bound_inside_the_interval_is_doubtful_and_not_broken():
+    machines = Machines("l4", DEVICES["l4"])
+    sheet = plan_sheet(ONE_WORKER, machines, FITTED)
+    rate = next(each for each in sheet.cells["online"]["speed"] if each.unit == "per second")
+    bounds = Bounds(latency=1.5 * sheet.latency.value, load=0.75 * rate.value)
+    found = judge_sheet(sheet, bounds)
+    assert found.is_feasible
+    assert [(each.what, each.factor) for each in found.doubtful] == [
+        ("one row", pytest.approx(2 / 1.5)),
+        ("the load", pytest.approx(1.5)),
+    ]
+    wide = Bounds(latency=2.1 * sheet.latency.value, load=0.4 * rate.value)
+    assert judge_sheet(sheet, wide).doubtful == ()
+
+
+def test_a_decoders_latency_is_the_time_to_its_first_token():
+    sheet = plan_sheet(generating(), Machines("h100", DEVICES["h100"]))
+    assert "first token" in sheet.latency.name
+    broken = judge_sheet(sheet, Bounds(latency=1e-9)).broken
+    assert any("first token" in each.what for each in broken)
 
 
 def test_where_none_is_enough_the_nearest_is_known():

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from millrace.models.planner.decoder_config import decoder_from_config
-from millrace.models.planner.roofline import read_parameters
+from millrace.models.planner.serving_time import read_parameters
 
 SMALL = {
     "num_hidden_layers": 3,

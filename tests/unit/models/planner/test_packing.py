@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.planner.packing import Demand, pack_devices
+from millrace.models.planner.packing import Demand, pack_devices, replicas_of
 
 
 def names(devices):
@@ -47,3 +47,16 @@ def test_no_device_holds_more_than_it_has():
 def test_a_job_that_fits_no_device_is_refused(demand):
     with pytest.raises(InputError, match=f"{demand.name} does not fit one device"):
         pack_devices([demand], [], 80.0)
+
+
+def test_a_load_of_several_devices_is_shared_by_replicas():
+    replicas = replicas_of(Demand("a", 30.0, 2.4))
+    assert [each.name for each in replicas] == ["a 1 of 3", "a 2 of 3", "a 3 of 3"]
+    assert all((each.memory, each.load) == (30.0, pytest.approx(0.8)) for each in replicas)
+    assert len(pack_devices(replicas, [], 80.0)) == 3
+
+
+@pytest.mark.parametrize("load", [0.0, 0.3, 1.0])
+def test_a_load_of_one_device_needs_no_replica(load):
+    demand = Demand("a", 30.0, load)
+    assert replicas_of(demand) == [demand]

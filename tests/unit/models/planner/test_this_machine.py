@@ -1,11 +1,21 @@
 """This machine's measurements: what they are, and that they are made once."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 
 from millrace.models.planner import this_machine
-from millrace.models.planner.this_machine import FILE, measure_device, read_kept, this_device
+from millrace.models.planner.this_machine import (
+    FILE,
+    Others,
+    measure_device,
+    read_kept,
+    this_device,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -14,11 +24,15 @@ def _small(monkeypatch):
     monkeypatch.setattr(this_machine, "MATRIX", 128)
     monkeypatch.setattr(this_machine, "KERNELS", 50)
     monkeypatch.setattr(this_machine, "DISK_BYTES", 2**20)
+    monkeypatch.setattr(this_machine, "TURNS", 1000)
+    monkeypatch.setattr(this_machine, "PAUSE_SECONDS", 0.0)
 
 
 def test_the_measurements_are_plausible(tmp_path):
-    device = measure_device(tmp_path)
+    device, _ = measure_device(tmp_path)
     assert device.is_cpu
+    assert 1e-9 < device.python_seconds < 1e-5
+    assert 2**16 <= device.cache < 2**34
     assert 1e8 < device.memory_bandwidth < 1e13
     assert all(1e8 < rate < 1e15 for rate in device.rates.values())
     assert 1e-8 < device.kernel_seconds < 1e-3
@@ -71,3 +85,68 @@ def test_the_price_is_the_pipelines(tmp_path):
     assert this_device(tmp_path).price is None
     assert this_device(tmp_path, 1.2).price.dollars_per_hour == 1.2
     assert this_device(tmp_path).price is None
+
+
+def others_take(monkeypatch, *shares):
+    left = iter(shares)
+
+    class Others:
+        def __init__(self, cores):
+            self.share = next(left)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc):
+            pass
+
+    monkeypatch.setattr(this_machine, "Others", Others)
+    return left
+
+
+def test_figures_are_measured_until_nothing_runs_beside(tmp_path, monkeypatch):
+    left = others_take(monkeypatch, 0.9, 0.5, 0.1, 0.4, 0.0, 0.0)
+    _, is_quiet = measure_device(tmp_path)
+    assert is_quiet
+    assert list(left) == [0.0]
+
+
+def test_what_is_measured_beside_others_counts_for_an_hour(tmp_path, monkeypatch):
+    others_take(monkeypatch, *[1.0] * this_machine.MOST_CYCLES)
+    first = this_device(tmp_path)
+    assert read_kept(tmp_path) == first
+    old = time.time() - this_machine.DISTURBED_SECONDS - 1
+    os.utime(tmp_path / FILE, (old, old))
+    assert read_kept(tmp_path) is None
+
+
+def test_the_best_of_the_cycles_counts(tmp_path, monkeypatch):
+    others_take(monkeypatch, 1.0, 0.0, 0.0)
+    rates, seconds = iter([3.0, 9.0, 5.0]), iter([4.0, 2.0, 3.0])
+    monkeypatch.setitem(this_machine.RATES, "fp32", lambda: next(rates))
+    monkeypatch.setitem(this_machine.SECONDS, "python_seconds", lambda: next(seconds))
+    device, _ = measure_device(tmp_path)
+    assert (device.rates["fp32"], device.python_seconds) == (9.0, 2.0)
+
+
+def test_the_share_of_others_is_seen():
+    code = "import time; end = time.time() + 1.5\nwhile time.time() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", code]), Others(1) as others:
+        time.sleep(0.7)
+    assert others.share > 0.3
+
+
+def test_the_largest_cache_is_read(tmp_path):
+    assert this_machine._cache_bytes(tmp_path) == this_machine.COMMON_CACHE
+    for number, size in enumerate(("64K", "1024K", "damaged")):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}/size").write_text(size)
+    assert this_machine._cache_bytes(tmp_path) == 2**20
+
+
+def test_figures_of_an_earlier_release_are_measured_again(tmp_path):
+    this_device(tmp_path)
+    known = json.loads((tmp_path / FILE).read_text())
+    del known["quiet"]
+    (tmp_path / FILE).write_text(json.dumps(known))
+    assert read_kept(tmp_path) is None
