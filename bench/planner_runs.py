@@ -145,7 +145,8 @@ def run_all(
     scores: bool = True,
 ) -> Iterator[list[Measurement]]:
     """Run each configuration, score with it if `scores`, and yield its measurements."""
-    ledger, known = installation.table("planner", "measurements"), 0
+    ledger = installation.table("planner", "measurements")
+    known = len(read_measurements(ledger))
     for configuration in chosen:
         file = write_pipeline(folder, configuration)
         commands: list[tuple[object, ...]] = [("run", file)]

@@ -173,6 +173,7 @@ def test_the_triton_token_is_not_shown() -> None:
 
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
     os.environ["RAY_ADDRESS"] = "ray://head:10001"
+    os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
     tool_variables.apply(settings.load())
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
