@@ -197,7 +197,16 @@ def show_packing(
     from millrace.models.planner.quantity import format_value
     from millrace.tasks.plan import pack_pipelines
 
-    packings = [pack_pipelines(each, pipelines, load) for each in zip(*plans, strict=True)]
+    packings, refused = [], []
+    for each in zip(*plans, strict=True):
+        try:
+            packings.append(pack_pipelines(each, pipelines, load))
+        except InputError as error:
+            refused.append((each[0].sheet.machines, error))
+    if not packings:
+        raise refused[0][1]
+    for machines, why in refused:
+        report(f"not on {machines}: {why}")
     if as_json:
         console.print_json(
             [{**vars(each), "saved_per_month": each.saved_per_month} for each in packings]
@@ -304,6 +313,9 @@ def _report_choice(verdicts: "Sequence[Verdict]", budget: float | None) -> None:
         report(f"none of the machines is enough; the nearest is {nearest.sheet.machines}: {why}")
     if len(verdicts) > 1:
         report(f"cheapest for each job: {_cheapest_by_stage(verdicts)}")
+    free = [str(v.sheet.machines) for v in verdicts if v.is_feasible and v.monthly is None]
+    if best is not None and best.monthly is not None and free:
+        report(f"enough too, at a price that is not known: {', '.join(free)}")
     if best is not None and len(verdicts) > 1:
         cost = "without a known price" if best.monthly is None else f"${best.monthly:,.0f} a month"
         report(f"cheapest that is enough: {best.sheet.machines}, {cost}")

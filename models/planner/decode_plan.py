@@ -136,11 +136,12 @@ def time_between_tokens(stage: Stage, generation: Generation) -> Quantity:
     """Return the mean time between two tokens of a stream.
 
     On GPUs it is estimated by the published rows; on this machine by its own measurements, where a
-    step gives each stream a token.
+    step gives each stream a token and reads what comes in of prompts.
     """
     words, streams = "between two tokens (TPOT)", generation.streams
     if stage.machines.device.is_cpu:
-        terms = unit_terms(stage.serving, stage.variant, stage.machines)
+        read = generation.prompt_tokens / generation.output_tokens
+        terms = unit_terms(stage.serving, stage.variant, stage.machines, read)
         unit = estimate_quantity("online_unit", "", terms, stage.fits)
         step = Estimate(unit.value * streams, (unit.low or 0) * streams, (unit.high or 0) * streams)
         formula = f"{streams} streams x ({unit.formula})"

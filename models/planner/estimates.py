@@ -33,7 +33,7 @@ class Estimated:
         terms: the names of its terms.
         bounds: smallest and largest weight of terms, where small runs alone say too little: bytes
             that are counted are there at least once, no program multiplies faster than the measured
-            rate, and no cache is slower than the memory.
+            rate or reads weights faster than the memory, and no cache is slower than that.
     """
 
     words: str
@@ -45,7 +45,7 @@ class Estimated:
 _AT_LEAST_ONCE = (1.0, math.inf)
 _TIMED: Bounds = {
     "operations": _AT_LEAST_ONCE,
-    "decoder_operations": _AT_LEAST_ONCE,
+    "weights": _AT_LEAST_ONCE,
     "cached": (0.0, 1.0),
 }
 _STARTED = ("step", "call", "calls", "job", "rounds")
@@ -73,13 +73,13 @@ QUANTITIES: Mapping[Name, Estimated] = {
     "online_call": Estimated(
         "latency of one row, or to the second token",
         "seconds",
-        (*_CALL, "tree_walk", "decoder_operations", "decoder_kernels", "decoder_call"),
+        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
         bounds=_TIMED,
     ),
     "online_unit": Estimated(
         "time of a row or token at full load",
         "seconds",
-        (*_CALL, "tree_walk", "decoder_operations", "decoder_kernels", "decoder_call"),
+        (*_CALL, "tree_walk", "decoder_kernels", "decoder_call"),
         bounds=_TIMED,
     ),
     "online_memory": Estimated(
@@ -100,11 +100,11 @@ QUANTITIES: Mapping[Name, Estimated] = {
 }
 _FIXED = tuple(prefix + name for name in _STARTED for prefix in ("", TREES, DECODER))
 """Terms that are the same for a small and for a large model."""
-_ONLY_MEASURED = ("rows", "messages", "tree_messages", *_FIXED)
+ONLY_MEASURED = ("rows", "messages", "tree_messages", *_FIXED)
 """Terms of what a machine's figures do not say."""
 UNFITTED: Mapping[Name, Fit] = {
     name: Fit(
-        {term: 0.0 if term in _ONLY_MEASURED else 1.0 for term in each.terms},
+        {term: 0.0 if term in ONLY_MEASURED else 1.0 for term in each.terms},
         low=0.0,
         high=float("inf"),
         rows=0,

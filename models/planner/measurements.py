@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.fit import Fit, Terms
-from millrace.models.planner.published_runs import counted_terms, published_fits
+from millrace.models.planner.published_runs import counted_terms, host_fits, published_fits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +169,7 @@ def fits_of(
             spread = MACHINE_SPREAD[QUANTITIES[name].unit]
             scaled = scaled_fit(fit, ratios, counted_terms(name, on_gpu=on_gpu), spread)
             fits[name] = replace(scaled, region=_widened(fit.region, rows))
-    return fits
+    return {**host_fits(), **fits} if on_gpu else fits
 
 
 def _widened(

@@ -102,7 +102,7 @@ def _place(demand: Demand, devices: list[PackedDevice], memory: float) -> None:
 def _require_room(demand: Demand, memory: float) -> None:
     if demand.memory > memory or demand.load > 1:
         raise InputError(
-            f"{demand.name} does not fit one device",
+            f"{demand.name} does not fit one device of {format_value(memory, 'bytes')}",
             seen=f"{format_value(demand.memory, 'bytes')} and {demand.load:.0%} of its time",
             valid=f"at most {format_value(memory, 'bytes')} and 100%",
             hint="choose a larger device in --hardware, or plan this pipeline by itself",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, cast
 
-from millrace.models.planner.estimates import QUANTITIES, UNFITTED, Name
+from millrace.models.planner.estimates import ONLY_MEASURED, QUANTITIES, UNFITTED, Name
 from millrace.models.planner.fit import Bounds, Fit, Terms, fit_terms
 from millrace.models.planner.published_training import published_fit, read_rows
 
@@ -130,3 +130,16 @@ def published_fits(*, on_gpu: bool = False) -> dict[Name, Fit]:
     if on_gpu:
         return {name: published_fit(f"gpu_{name}") for name in ON_GPU}
     return {name: published_fit(name) for name in QUANTITIES}
+
+
+def host_fits() -> dict[Name, Fit]:
+    """Return, for what is not fitted on a GPU, its figures and what Python takes on its host.
+
+    What a call or a job takes to begin is fitted on CPUs, and nearly the same beside a GPU.
+    """
+    found: dict[Name, Fit] = {}
+    for name in QUANTITIES.keys() - ON_GPU.keys():
+        unfitted, fitted = UNFITTED[name], published_fit(name).weights
+        begins = {term: fitted[term] for term in ONLY_MEASURED if term in fitted}
+        found[name] = replace(unfitted, weights={**unfitted.weights, **begins})
+    return found

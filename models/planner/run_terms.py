@@ -8,12 +8,12 @@ from millrace.models.planner.estimates import Name
 from millrace.models.planner.fit import Terms
 from millrace.models.planner.work import Variant, Work
 from millrace.models.planner.work_terms import (
-    call_terms,
     job_terms,
     latency_terms,
     serving_memory_terms,
     training_memory_terms,
     training_step_terms,
+    unit_terms,
 )
 
 
@@ -29,12 +29,12 @@ def training_terms(work: Work, machines: Machines) -> Mapping[Name, Terms]:
 
 def online_terms(work: Work, variant: Variant, machines: Machines) -> Mapping[Name, Terms]:
     """Return the terms of what the export measures: one instance with nothing beside it."""
-    units = work.online.call_units
     alone = replace(work.online, instances=1)
-    full = call_terms(alone, variant, units, machines)
+    # The prompts that a decoder is measured with are as long as their answers.
+    read = 1.0 if alone.measured_prompt else 0.0
     return {
         "online_call": latency_terms(alone, variant, alone.measured_prompt, machines),
-        "online_unit": {name: seconds / units for name, seconds in full.items()},
+        "online_unit": unit_terms(alone, variant, machines, read),
         "online_memory": serving_memory_terms(alone, variant),
     }
 

@@ -16,8 +16,8 @@ from millrace.models.planner.training_column import training_cells
 from millrace.models.planner.work import Work
 
 STAGES = ("training", "online", "batch")
-CPU_ENGINE = "openvino-"
-"""Beginning of the names of variants that no GPU runs."""
+CPU_ENGINE, GPU_ENGINE = "openvino-", "vllm-"
+"""Beginnings of the names of variants that no GPU and that no CPU runs."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,19 @@ class Sheet:
     @property
     def hints(self) -> tuple[str, ...]:
         """What the plan takes for granted and the pipeline file does not say."""
-        variant = self.work.online.variants[0].name
-        if self.machines.device.is_cpu or not variant.startswith(CPU_ENGINE):
-            return ()
-        return (
-            f"{variant} answers on CPUs only; on {self.machines} it is planned as vLLM would serve "
-            "the same weights: export.candidates: [vllm-bf16]",
-        )
+        variant, is_cpu = self.work.online.variants[0], self.machines.device.is_cpu
+        name, weights = variant.name, f"weights in {variant.data_type}"
+        if not is_cpu and name.startswith(CPU_ENGINE):
+            return (
+                f"{name} answers on CPUs only; {self.machines} is planned as vLLM would serve "
+                f"{weights}; see export.candidates",
+            )
+        if is_cpu and name.startswith(GPU_ENGINE):
+            return (
+                f"{name} answers on GPUs only; {self.machines} is planned as OpenVINO would serve "
+                f"{weights}; see export.candidates",
+            )
+        return ()
 
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints."""
@@ -137,6 +143,9 @@ def _memory_faults(
             sharing = work.training.workers
         if memory.value * sharing > available:
             formula = memory.formula if sharing == 1 else f"{sharing} workers x ({memory.formula})"
+            generation = work.online.generation
+            if stage != "training" and generation and generation.tensor_parallel < machines.count:
+                formula += "; serving.generation.tensor_parallel_size splits it over devices"
             yield MemoryFault(stage, stage, memory.value * sharing, available, formula)
 
 

@@ -155,7 +155,7 @@ def call_terms(
     stays = variant.weight_bytes * serving.instances <= device.cache
     return {
         **terms,
-        f"{prefix}operations": flops * sharing / device.rate(variant.data_type),
+        "operations": flops * sharing / device.rate(variant.data_type),
         "cached" if stays else "weights": variant.weight_bytes * sharing / device.memory_bandwidth,
         "activations": moved,
         f"{prefix}kernels": serving.kernels * device.kernel_seconds,
@@ -179,18 +179,29 @@ def latency_terms(
     one = call_terms(serving, variant, 1, machines)
     if not prompt:
         return one
-    products = ("operations", f"{DECODER}operations")
     return {
-        name: seconds * (prompt + 1 if name in products else 2) for name, seconds in one.items()
+        name: seconds * (prompt + 1 if name == "operations" else 2) for name, seconds in one.items()
     }
 
 
-def unit_terms(serving: ServingWork, variant: Variant, machines: Machines) -> dict[str, float]:
-    """Return the terms of the time of a unit at full load, in seconds."""
+def unit_terms(
+    serving: ServingWork, variant: Variant, machines: Machines, read: float = 0.0
+) -> dict[str, float]:
+    """Return the terms of the time of a unit at full load, in seconds.
+
+    Args:
+        serving: the service.
+        variant: the variant that answers.
+        machines: the machines.
+        read: tokens of prompts that are read for each token of an answer.
+    """
     units = serving.call_units
     done = units * serving.instances
     terms = call_terms(serving, variant, units, machines)
-    return {name: seconds / done for name, seconds in terms.items()}
+    return {
+        name: seconds * (1 + read if name == "operations" else 1) / done
+        for name, seconds in terms.items()
+    }
 
 
 def job_terms(
@@ -210,7 +221,7 @@ def job_terms(
     prefix = DECODER if serving.engine == "openvino" else ""
     return {
         **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
-        "operations": one[f"{prefix}operations"] * units / actors,
+        "operations": one["operations"] * units / actors,
         "memory": (one["activations"] * units + one["weights"] * calls) / actors,
         "cached": one["cached"] * calls / actors,
         "tree_walk": one["tree_walk"] * units / actors,

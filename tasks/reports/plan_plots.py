@@ -78,7 +78,7 @@ def memory_parts(work: Work, machines: Machines) -> dict[str, dict[str, float]]:
 
 def _serving_parts(serving: ServingWork, *, is_cpu: bool) -> dict[str, float]:
     variant, generation = serving.variants[0], serving.generation
-    parts = {"runtime": SERVING_BYTES if is_cpu else GPU_RUNTIME}
+    parts = {"runtime": SERVING_BYTES if is_cpu or generation is None else GPU_RUNTIME}
     if generation is None:
         parts["weights"] = variant.weight_bytes * serving.instances
         parts["activations"] = serving.bytes_per_unit * serving.call_units * serving.instances
