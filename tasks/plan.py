@@ -74,7 +74,7 @@ def plan_pipeline(
     verdicts = []
     for each in machines:
         work = steps.plan(pipeline_on(pipeline, each), installation, facts)
-        fits = fits_of_device(each.device, measured)
+        fits = fits_of_device(each, measured)
         verdicts.append(judge_sheet(plan_sheet(work, each, fits, load_per_second), bounds))
     return tuple(verdicts)
 
@@ -120,6 +120,14 @@ def pack_pipelines(
     Raises:
         InputError: a job fits no device by itself, or needs several.
     """
+    machines = verdicts[0].sheet.machines
+    if machines.count > 1:
+        raise InputError(
+            f"several pipelines are packed onto single devices, not onto {machines}",
+            seen=str(machines),
+            valid=machines.name,
+            hint="leave out the number: as many devices are taken as are needed",
+        )
     online: list[Demand] = []
     nightly: list[Demand] = []
     apart = 0
@@ -143,7 +151,6 @@ def pack_pipelines(
         parts = replicas_of(Demand(f"{pipeline.name} batch", memory, share))
         online, nightly = [*online, *services], [*nightly, *parts]
         apart += max(len(services), len(parts))
-    machines = verdicts[0].sheet.machines
     devices = pack_devices(online, nightly, machines.device.memory)
     return Packing(machines, tuple(devices), len(pipelines), apart)
 

@@ -7,7 +7,7 @@ from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.planner.catalogue import THIS_MACHINE, Device, Machines, device_named
+from millrace.models.planner.catalogue import THIS_MACHINE, Machines, device_named
 from millrace.models.planner.estimates import Fits
 from millrace.models.planner.measurements import Measurement, fits_of
 from millrace.models.planner.this_machine import this_device
@@ -95,10 +95,11 @@ def gpu_place(measurements: Sequence[Measurement], count: int) -> Place | None:
     return Place(machines, fits_of(measurements, name, on_gpu=True), name)
 
 
-def fits_of_device(device: Device, measurements: Sequence[Measurement]) -> Fits:
+def fits_of_device(machines: Machines, measurements: Sequence[Measurement]) -> Fits:
     """Return the fits of a device of the catalogue, with this machine's where it is its own."""
-    if device.is_cpu:
-        return fits_of(measurements, cpu_name())
+    if machines.device.is_cpu:
+        return fits_of(measurements, cpu_name() if machines.name == THIS_MACHINE else "")
     name = this_machine().gpu
-    is_own = bool(name) and device_named(name) == device
+    own = device_named(name) if name else None
+    is_own = own is not None and own.chip == machines.device.chip
     return fits_of(measurements, name if is_own else "", on_gpu=True)

@@ -181,6 +181,8 @@ def _show_plan(verdicts: "Sequence[Verdict]", budget: float | None, *, explain: 
             console.print_hint(str(broken), label="too much")
         for each in verdict.doubtful:
             console.print_hint(f"at the end of the interval, {each}", label="perhaps too much")
+        for bound in verdict.unchecked:
+            console.print_hint(f"{bound} is not checked: the size of the job is not known", "note")
         if explain:
             explain_sheet(verdict.sheet)
     _report_choice(verdicts, budget)
@@ -247,6 +249,7 @@ def _as_json(pipeline: "Pipeline", verdicts: "Sequence[Verdict]") -> dict[str, o
                 "monthly": each.monthly,
                 "broken": each.broken,
                 "doubtful": each.doubtful,
+                "unchecked": each.unchecked,
             }
             for each in verdicts
         ],

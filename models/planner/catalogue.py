@@ -79,6 +79,7 @@ class Device(Spec):
         None, gt=0, description="Bytes per second that reach its disk."
     )
     source: str = Field(min_length=1, description="Where the figures are from.")
+    disturbed: bool = Field(False, description="Whether other programs ran while it was measured.")
     price: Price | None = None
 
     def as_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from millrace.models.planner.quantity import Unit, format_value
+from millrace.models.planner.quantity import Quantity, Unit, format_value
 from millrace.models.planner.sheet import Sheet
 
 HOURS_OF_A_MONTH = 730
@@ -63,12 +63,14 @@ class Verdict:
         sheet: its plan.
         broken: the bounds that it does not keep to.
         doubtful: the bounds that it keeps to by the estimate, but not at the end of its interval.
+        unchecked: the bounds that nothing is known of.
         monthly: dollars for a month; None: its price is not known.
     """
 
     sheet: Sheet
     broken: tuple[Broken, ...]
     doubtful: tuple[Broken, ...]
+    unchecked: tuple[str, ...]
     monthly: float | None
 
     @property
@@ -92,7 +94,13 @@ def judge_sheet(sheet: Sheet, bounds: Bounds) -> Verdict:
     doubtful: list[Broken] = []
     for each, is_certain in _of_time(sheet, bounds):
         (broken if is_certain else doubtful).append(each)
-    return Verdict(sheet, tuple(broken), tuple(doubtful), monthly)
+    unchecked = ("batch.deadline",) if bounds.nightly and _night(sheet) is None else ()
+    return Verdict(sheet, tuple(broken), tuple(doubtful), unchecked, monthly)
+
+
+def _night(sheet: Sheet) -> Quantity | None:
+    """Return the time of the nightly job; None if it is not known."""
+    return next((each for each in sheet.cells["batch"]["speed"] if each.unit == "seconds"), None)
 
 
 def _of_size(sheet: Sheet) -> Iterator[Broken]:
@@ -110,10 +118,9 @@ def _of_time(sheet: Sheet, bounds: Bounds) -> Iterator[tuple[Broken, bool]]:
 
     If it does not, the slow end of its interval does.
     """
-    nights = (each for each in sheet.cells["batch"]["speed"] if each.unit == "seconds")
     times = (
         ("online", sheet.latency.name, sheet.latency, bounds.latency),
-        ("batch", "the nightly job", next(nights, None), bounds.nightly),
+        ("batch", "the nightly job", _night(sheet), bounds.nightly),
     )
     for stage, what, time, allowed in times:
         if time is None or allowed is None:

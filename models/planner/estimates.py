@@ -92,7 +92,7 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "time of a batch job",
         "seconds",
         (
-            *("operations", "memory", "cached", "kernels", "calls", "rows", "job"),
+            *("operations", "memory", "weights", "cached", "kernels", "calls", "rows", "job"),
             *("tree_walk", "decoder_kernels", "decoder_calls", "decoder_job"),
         ),
         bounds=_TIMED,

@@ -29,7 +29,8 @@ MACHINE_SPREAD: Mapping[str, float] = {"seconds": 0.3, "bytes": 0.1}
 """Standard deviation of the logarithm by which machines differ from the published ones, by unit:
 two of three take at most 1.35 times as long, or as short. Memory is counted: it hardly differs."""
 MOST_FACTOR = 5.0
-"""Largest factor, and its inverse the smallest, by which own measurements change an estimate."""
+"""Largest factor, and its inverse the smallest, by which a measurement that counts differs from its
+estimate: beyond it something else than the machine is different."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def fits_of(
             if (each.quantity, each.machine) == (name, machine)
             and _has_all_terms(each, fit)
             and (estimate := fit.estimate(terms := known_terms(each, fit)).value) > 0
+            and 1 / MOST_FACTOR <= each.measured / estimate <= MOST_FACTOR
         ]
         if own:
             ratios, rows = zip(*own, strict=True)
@@ -195,10 +197,9 @@ def known_terms(measurement: Measurement, fit: Fit) -> dict[str, float]:
 def scaled_fit(fit: Fit, ratios: Sequence[float], counted: Sequence[str], spread: float) -> Fit:
     """Return a fit whose weights are moved towards a machine's own measurements.
 
-    By the median logarithm of measured ÷ estimated, times the share of it that is the machine's and
-    not chance: the posterior mean of a normal prior of `spread`, where the fit's interval says how
-    much a single run varies. By no more than `MOST_FACTOR`: beyond it something else than the
-    machine is different.
+    By the median logarithm of measured ÷ estimated, of two the smaller one, times the share of it
+    that is the machine's and not chance: the posterior mean of a normal prior of `spread`, where
+    the fit's interval says how much a single run varies.
 
     Args:
         fit: the published fit.
@@ -208,9 +209,9 @@ def scaled_fit(fit: Fit, ratios: Sequence[float], counted: Sequence[str], spread
     """
     chance = math.log(fit.high / fit.low) / (2 * NORMAL_QUANTILE)
     share = spread**2 / (spread**2 + chance**2 / len(ratios))
-    moved = share * median(map(math.log, ratios))
-    most = math.log(MOST_FACTOR)
-    factor = math.exp(min(max(moved, -most), most))
+    logs = sorted(map(math.log, ratios))
+    middle = min(logs[(len(logs) - 1) // 2], logs[len(logs) // 2], key=abs)
+    factor = math.exp(share * middle)
     weights = {
         name: max(weight * factor, float(name in counted)) for name, weight in fit.weights.items()
     }

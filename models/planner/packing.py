@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from millrace.models.common.errors import InputError
 from millrace.models.planner.quantity import format_value
 
+MOST_REPLICAS = 1000
+"""Most replicas of a job that are packed."""
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -57,7 +60,18 @@ class PackedDevice:
 
 
 def replicas_of(demand: Demand) -> list[Demand]:
-    """Return the replicas that share a job's load, each with all of its memory; at least one."""
+    """Return the replicas that share a job's load, each with all of its memory; at least one.
+
+    Raises:
+        InputError: there would be more than `MOST_REPLICAS`.
+    """
+    if demand.load > MOST_REPLICAS:
+        raise InputError(
+            f"{demand.name} needs {demand.load:,.3g} devices",
+            seen=f"{demand.load:,.3g} times what a device can do",
+            valid=f"at most {MOST_REPLICAS} devices for a job",
+            hint="lower --load, or plan this pipeline by itself",
+        )
     count = max(1, math.ceil(demand.load - 1e-9))
     if count == 1:
         return [demand]

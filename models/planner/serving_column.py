@@ -1,12 +1,13 @@
 """The columns of the service and of the nightly job in a sheet."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.cost import MILLION
 from millrace.models.planner.decode_plan import Stage, generation_quantities
 from millrace.models.planner.estimates import Fits, estimate_quantity, rate_of
-from millrace.models.planner.quantity import Cell, Quantity, cost_quantities, width_of
+from millrace.models.planner.quantity import Cell, Quantity, cost_quantities, format_value, width_of
 from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import ServingWork, Variant, Work
 from millrace.models.planner.work_terms import (
@@ -15,6 +16,10 @@ from millrace.models.planner.work_terms import (
     serving_memory_terms,
     unit_terms,
 )
+
+ACTOR_BYTES = 150e6
+"""Memory of an actor's Python, Ray and pyarrow beside the model, about: four actors of a small
+table had 262 to 272 MB each."""
 
 
 def serving_cells(
@@ -92,7 +97,24 @@ def batch_cells(work: Work, variant: Variant, machines: Machines, fits: Fits) ->
     speed = (rate, _daily(rate, work.unit), *([night] if units is not None else []))
     price, watts = machines.dollars_per_hour, machines.watts
     cost = cost_quantities(rate.value, None, price, watts, work.unit)
+    if machines.device.is_cpu:
+        cells["memory"] = (_actors_memory(job, variant, fits),)
     return {**cells, "speed": speed, "IO": (_moved(job, rate),), "cost": cost}
+
+
+def _actors_memory(job: ServingWork, variant: Variant, fits: Fits) -> Quantity:
+    """Return the memory of all actors of a CPU: each is a process of Ray with the model."""
+    terms = serving_memory_terms(replace(job, instances=1), variant)
+    one, count = estimate_quantity("online_memory", "", terms, fits), job.instances
+    ends = [count * (each + ACTOR_BYTES) for each in one.ends]
+    return replace(
+        one,
+        name=f"of {count} actors",
+        value=count * (one.value + ACTOR_BYTES),
+        formula=f"{count} actors x ({format_value(ACTOR_BYTES, 'bytes')} of Ray + {one.formula})",
+        low=None if one.low is None else ends[0],
+        high=None if one.high is None else max(ends[1], one.high),
+    )
 
 
 def _daily(rate: Quantity, unit: str) -> Quantity:

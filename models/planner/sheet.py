@@ -16,6 +16,10 @@ from millrace.models.planner.training_column import training_cells
 from millrace.models.planner.work import Work
 
 STAGES = ("training", "online", "batch")
+DISTURBED = (
+    "other programs ran while this machine was measured, so its times may be too long; "
+    "it is measured again after an hour"
+)
 CPU_ENGINE, GPU_ENGINE = "openvino-", "vllm-"
 """Beginnings of the names of variants that no GPU and that no CPU runs."""
 
@@ -76,19 +80,22 @@ class Sheet:
     @property
     def hints(self) -> tuple[str, ...]:
         """What the plan takes for granted and the pipeline file does not say."""
+        notes = (DISTURBED,) if self.machines.device.disturbed else ()
         variant, is_cpu = self.work.online.variants[0], self.machines.device.is_cpu
         name, weights = variant.name, f"weights in {variant.data_type}"
         if not is_cpu and name.startswith(CPU_ENGINE):
             return (
+                *notes,
                 f"{name} answers on CPUs only; {self.machines} is planned as vLLM would serve "
                 f"{weights}; see export.candidates",
             )
         if is_cpu and name.startswith(GPU_ENGINE):
             return (
+                *notes,
                 f"{name} answers on GPUs only; {self.machines} is planned as OpenVINO would serve "
                 f"{weights}; see export.candidates",
             )
-        return ()
+        return notes
 
     def as_json(self) -> dict[str, object]:
         """Return what `--json` prints."""

@@ -75,9 +75,10 @@ def read_kept(home: Path) -> Device | None:
 
     Those that were made while other programs ran count for an hour.
     """
-    with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
+    with suppress(OSError, ValueError, KeyError, TypeError, ValidationError, RecursionError):
         known = json.loads((home / FILE).read_text())
-        is_good = known["quiet"] or time.time() - (home / FILE).stat().st_mtime < DISTURBED_SECONDS
+        age = abs(time.time() - (home / FILE).stat().st_mtime)
+        is_good = known["quiet"] is True or age < DISTURBED_SECONDS
         if known["machine"] == _identity() and is_good:
             return Device.model_validate(known["device"])
     return None
@@ -129,6 +130,7 @@ def measure_device(folder: Path) -> tuple[Device, bool]:
         if quiet == QUIET_CYCLES:
             break
         time.sleep(PAUSE_SECONDS)
+    is_quiet = quiet == QUIET_CYCLES
     device = Device(
         label=f"{machine.processor}, {machine.cores} cores",
         memory=memory_bytes(),
@@ -137,10 +139,11 @@ def measure_device(folder: Path) -> tuple[Device, bool]:
         cores=machine.cores,
         **seconds,
         cache=_cache_bytes(),
+        disturbed=not is_quiet,
         disk_bandwidth=_disk_bandwidth(folder),
         source=f"measured here, {datetime.now(UTC).date()}",
     )
-    return device, quiet == QUIET_CYCLES
+    return device, is_quiet
 
 
 class Others:
@@ -164,10 +167,17 @@ class Others:
     @staticmethod
     def _seconds() -> tuple[float, float]:
         """Return the CPU seconds that others have used so far, and the time."""
-        whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        busy = sum(whole) - whole.idle - getattr(whole, "iowait", 0.0)
-        busy -= getattr(whole, "guest", 0.0) + getattr(whole, "guest_nice", 0.0)
+        whole, own = psutil.cpu_times(percpu=True), psutil.Process().cpu_times()
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(whole))
+        busy = sum(_busy_seconds(whole[number]) for number in usable if number < len(whole))
         return busy - own.user - own.system, time.perf_counter()
+
+
+def _busy_seconds(core: Any) -> float:
+    """Return the seconds that a core was not idle, those that its host took included."""
+    idle = core.idle + getattr(core, "iowait", 0.0)
+    guests = getattr(core, "guest", 0.0) + getattr(core, "guest_nice", 0.0)
+    return float(sum(core) - idle - guests)
 
 
 def _fastest(work: Callable[[], object]) -> float:

@@ -30,7 +30,9 @@ def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str,
     moved = training.bytes_per_step * sharing / device.memory_bandwidth
     sent = all_reduce_bytes(training.gradient_bytes, training.workers)
     link = sent * sharing / _link_between(training.workers, device)
-    fixed, kernels = CALL_TURNS * device.python_seconds, training.kernels * device.kernel_seconds
+    waits = _crowd(training.workers, device)
+    python = waits * device.python_seconds
+    fixed, kernels = CALL_TURNS * python, waits * training.kernels * device.kernel_seconds
     terms = dict.fromkeys(QUANTITIES["training_step"].terms, 0.0)
     if training.engine == "xgboost":
         cells = training.memory.get("rows", 0.0) / CELL_BYTES
@@ -46,10 +48,15 @@ def training_step_terms(training: TrainingWork, machines: Machines) -> dict[str,
         "kernels": kernels,
         "gradients": link,
         "step": fixed,
-        "rows": training.items * ROW_TURNS * device.python_seconds,
+        "rows": training.items * ROW_TURNS * python,
         # Workers wait for each other's gradients, layer by layer.
         "messages": kernels if training.workers > 1 else 0.0,
     }
+
+
+def _crowd(processes: int, device: Device) -> float:
+    """Return by how much processes are slower that wait for a core of a CPU."""
+    return max(1.0, processes / device.cores) if device.cores else 1.0
 
 
 def _sharing(training: TrainingWork, device: Device) -> float:
@@ -147,20 +154,31 @@ def call_terms(
         sharing = max(1.0, serving.instances / machines.count)
     moved = serving.bytes_per_unit * units * sharing / device.memory_bandwidth
     terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)
-    fixed = CALL_TURNS * device.python_seconds
+    waits = _crowd(serving.instances, device)
+    fixed = waits * CALL_TURNS * device.python_seconds
     if serving.engine == "trees":
         return {**terms, "tree_walk": moved, "call": fixed}
     prefix = DECODER if serving.engine == "openvino" else ""
     flops = serving.flops_per_unit * units
-    stays = variant.weight_bytes * serving.instances <= device.cache
+    read = variant.weight_bytes * sharing / device.memory_bandwidth
+    streamed = _streamed_share(variant.weight_bytes * serving.instances, device)
     return {
         **terms,
         "operations": flops * sharing / device.rate(variant.data_type),
-        "cached" if stays else "weights": variant.weight_bytes * sharing / device.memory_bandwidth,
+        "weights": streamed * read,
+        "cached": (1 - streamed) * read,
         "activations": moved,
-        f"{prefix}kernels": serving.kernels * device.kernel_seconds,
+        f"{prefix}kernels": waits * serving.kernels * device.kernel_seconds,
         f"{prefix}call": fixed,
     }
+
+
+def _streamed_share(weights: float, device: Device) -> float:
+    """Return the share of weights that each call reads from memory: none of what fits the cache.
+
+    All of them from twice the cache on.
+    """
+    return min(1.0, max(0.0, weights / device.cache - 1)) if device.cache else 1.0
 
 
 def latency_terms(
@@ -222,7 +240,8 @@ def job_terms(
     return {
         **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
         "operations": one["operations"] * units / actors,
-        "memory": (one["activations"] * units + one["weights"] * calls) / actors,
+        "memory": one["activations"] * units / actors,
+        "weights": one["weights"] * calls / actors,
         "cached": one["cached"] * calls / actors,
         "tree_walk": one["tree_walk"] * units / actors,
         "rows": 0.0 if prefix else units * ROW_TURNS * python,

@@ -7,7 +7,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
 from millrace.tasks.kinds.data_facts import DataFacts, require_facts
 from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
-from millrace.tasks.kinds.graph.graph_plan import nightly_of
+from millrace.tasks.kinds.graph.graph_plan import nightly_of, nightly_rows
 
 FLOAT = 4
 MOST_ROWS = 10**6
@@ -81,5 +81,5 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
         ),
         online=online,
         batch=nightly_of(online, pipeline, facts),
-        batch_units=facts.rows,
+        batch_units=nightly_rows(pipeline, facts),
     )

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version
@@ -62,8 +63,26 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
         training=_training(pipeline, facts, cost, unit_bytes),
         online=online,
         batch=nightly_of(online, pipeline, facts),
-        batch_units=facts.rows,
+        batch_units=nightly_rows(pipeline, facts),
     )
+
+
+def nightly_rows(pipeline: Pipeline, facts: DataFacts) -> int | None:
+    """Return the rows of the nightly job: the dataset's, or those of `batch.input`.
+
+    Of an input only a Parquet file says without being read how many it has.
+    """
+    if pipeline.batch.input is None:
+        return facts.rows
+    file = pipeline.folder / pipeline.batch.input
+    if file.suffix != ".parquet" or not file.is_file():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with suppress(OSError, pa.ArrowException):
+        return int(pq.read_metadata(file).num_rows)
+    return None
 
 
 def nightly_of(online: ServingWork, pipeline: Pipeline, facts: DataFacts) -> ServingWork:

@@ -189,10 +189,10 @@ def test_a_gpu_learns_from_its_own_runs_and_not_from_the_cpu_beside_it(monkeypat
     on_a_gpu(monkeypatch, "NVIDIA H200")
     plan = RunPlan(ROWS_WORK, gpu_place([], 1), HERE)
     found = measured_in(plan, KIND, TRAINED, CHOSEN.name, CHOSEN.speed, "r")
-    slow = [replace(each, measured=20 * each.estimate) for each in found]
+    slow = [replace(each, measured=4 * each.estimate) for each in found]
     assert (
         gpu_place(slow, 1).fits["training_step"].weights["kernels"]
-        > 4 * (gpu_place([], 1).fits["training_step"].weights["kernels"])
+        > 1.5 * (gpu_place([], 1).fits["training_step"].weights["kernels"])
     )
     of_cpu = [each for each in slow if each.machine == cpu_name()]
     assert gpu_place(of_cpu, 1).fits == gpu_place([], 1).fits

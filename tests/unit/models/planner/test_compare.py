@@ -68,6 +68,12 @@ def test_a_bound_inside_the_interval_is_doubtful_and_not_broken():
     assert judge_sheet(sheet, wide).doubtful == ()
 
 
+def test_a_deadline_of_a_job_of_unknown_size_is_not_checked():
+    sheet = plan_sheet(replace(ONE_WORKER, batch_units=None), Machines("l4", DEVICES["l4"]))
+    assert judge_sheet(sheet, Bounds(nightly=60.0)).unchecked == ("batch.deadline",)
+    assert judge_sheet(sheet, Bounds()).unchecked == ()
+
+
 def test_a_decoders_latency_is_the_time_to_its_first_token():
     sheet = plan_sheet(generating(), Machines("h100", DEVICES["h100"]))
     assert "first token" in sheet.latency.name

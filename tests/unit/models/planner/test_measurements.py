@@ -21,6 +21,7 @@ from millrace.models.planner.measurements import (
     scaled_fit,
 )
 from millrace.models.planner.published_runs import counted_terms, measured_runs, published_fits
+from tests.docs_pages import ROOT
 
 FIRST = Measurement(
     quantity="training_step",
@@ -189,6 +190,19 @@ def test_three_runs_bring_a_machine_of_another_speed_nearer(factor):
             assert after < 0.85 * before, name
 
 
+def test_the_page_has_what_three_runs_change():
+    page = " ".join((ROOT / "docs/planner.md").read_text().split())
+
+    def change(factor, name, join):
+        return join.format(*(f"{100 * each:.0f}" for each in mean_errors(factor)[name]))
+
+    assert change(2.5, "training_step", "step from {} to {}%") in page
+    assert change(2.5, "online_unit", "of throughput from {} to {}%") in page
+    assert change(2.5, "batch_job", "of a batch job from {} to {}%") in page
+    assert change(1.0, "online_unit", "they take throughput from {} to {}%") in page
+    assert change(1.0, "batch_job", "and a batch job from {} to {}%") in page
+
+
 def test_three_runs_change_little_where_nothing_is_to_be_learnt():
     for name, (before, after) in mean_errors(1.0).items():
         assert after < before + 0.06, name
@@ -201,7 +215,9 @@ def test_a_measurement_that_lacks_a_term_with_a_weight_does_not_count():
     (idle, *_) = [name for name, weight in weights.items() if not weight]
     whole = dict.fromkeys(weights, 0.1)
     del whole[idle]
-    rows = fits_of([replace(FIRST, terms=whole)], "this one")["training_step"].rows
+    as_planned = sum(0.1 * weight for weight in weights.values())
+    own = replace(FIRST, terms=whole, measured=as_planned)
+    rows = fits_of([own], "this one")["training_step"].rows
     assert rows == published_fits()["training_step"].rows + 1
 
 
@@ -222,11 +238,18 @@ def test_what_is_counted_keeps_a_weight_of_one(name, free, counted, on_gpu):
     assert moved[free] < fit.weights[free] / 2
 
 
-@pytest.mark.parametrize(("ratio", "factor"), [(1e6, 5.0), (1e-6, 0.2)])
-def test_a_factor_is_at_most_five(ratio, factor):
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_run_that_is_far_off_moves_nothing(factor):
+    three, _ = split_runs(0)
+    own = of_runs(three, factor)
+    times = [each for each in own if QUANTITIES[each.quantity].unit == "seconds"]
+    assert fits_of(times, "this one") == published_fits()
+
+
+def test_of_two_runs_the_nearer_one_counts():
     fit = published_fits()["training_step"]
-    moved = scaled_fit(fit, [ratio] * 3, (), spread=0.5).weights
-    assert moved == pytest.approx({name: factor * each for name, each in fit.weights.items()})
+    near, both, far = (scaled_fit(fit, r, (), spread=0.3) for r in ([1.1], [4.0, 1.1], [4.0]))
+    assert near.weights["rows"] < both.weights["rows"] < far.weights["rows"]
 
 
 def test_another_machines_measurements_do_not_count():

@@ -56,6 +56,12 @@ def test_a_load_of_several_devices_is_shared_by_replicas():
     assert len(pack_devices(replicas, [], 80.0)) == 3
 
 
+@pytest.mark.parametrize("load", [1e4, 1e300])
+def test_a_load_of_too_many_devices_is_refused_at_once(load):
+    with pytest.raises(InputError, match="a needs"):
+        replicas_of(Demand("a", 30.0, load))
+
+
 @pytest.mark.parametrize("load", [0.0, 0.3, 1.0])
 def test_a_load_of_one_device_needs_no_replica(load):
     demand = Demand("a", 30.0, load)

@@ -9,6 +9,8 @@ import time
 import pytest
 
 from millrace.models.planner import this_machine
+from millrace.models.planner.catalogue import Machines
+from millrace.models.planner.sheet import plan_sheet
 from millrace.models.planner.this_machine import (
     FILE,
     Others,
@@ -16,6 +18,7 @@ from millrace.models.planner.this_machine import (
     read_kept,
     this_device,
 )
+from tests.unit.models.planner.test_sheet import ROWS_WORK
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +72,7 @@ def test_a_folder_in_place_of_the_file_is_a_warning(tmp_path, caplog):
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "device": {}}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "device": {}}', "[" * 100_000])
 def test_a_damaged_file_is_measured_again(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     assert this_device(tmp_path).memory > 0
@@ -118,6 +121,15 @@ def test_what_is_measured_beside_others_counts_for_an_hour(tmp_path, monkeypatch
     old = time.time() - this_machine.DISTURBED_SECONDS - 1
     os.utime(tmp_path / FILE, (old, old))
     assert read_kept(tmp_path) is None
+
+
+def test_a_plan_says_that_the_machine_was_measured_beside_others(tmp_path, monkeypatch):
+    others_take(monkeypatch, *[1.0] * this_machine.MOST_CYCLES)
+    device = this_device(tmp_path)
+    (hint,) = plan_sheet(ROWS_WORK, Machines("this-machine", device)).hints
+    assert "measured again after an hour" in hint
+    quiet = device.model_copy(update={"disturbed": False})
+    assert plan_sheet(ROWS_WORK, Machines("this-machine", quiet)).hints == ()
 
 
 def test_the_best_of_the_cycles_counts(tmp_path, monkeypatch):
