@@ -208,7 +208,7 @@ def show_packing(
     if not packings:
         raise refused[0][1]
     for machines, why in refused:
-        report(f"not on {machines}: {why}")
+        report(f"not on {machines}: {str(why).splitlines()[0]}")
     if as_json:
         console.print_json(
             [{**vars(each), "saved_per_month": each.saved_per_month} for each in packings]
@@ -229,7 +229,7 @@ def show_packing(
         console.print_table(title, ("device", "jobs", "memory", "time"), rows)
         saved = packing.saved_per_month
         words = f"{len(packing.devices)} instead of {packing.apart} devices"
-        report(words if saved is None else f"{words}: ${saved:,.0f} a month less")
+        report(f"{words}: ${saved:,.0f} a month less" if saved else words)
     if load is None:
         report("without --load only memory counts, and the time of nightly jobs")
 

@@ -326,3 +326,14 @@ def test_wrong_arguments_are_refused(words, message):
     done = plan(*words)
     assert isinstance(done.exception, InputError)
     assert message in str(done.exception)
+
+
+def test_machines_that_cannot_be_packed_are_named_and_the_others_planned():
+    files = [EXAMPLES / f"{name}.yaml" for name in ("tabular", "digits")]
+    done = plan(*files, "--hardware", "l4x8,l4", "--load", "100")
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stderr.split())
+    assert "not on l4x8: several pipelines are packed onto single devices" in words
+    assert "2 models on NVIDIA L4" in done.stdout
+    alone = plan(*files, "--hardware", "l4x8")
+    assert "not onto l4x8" in str(alone.exception)
