@@ -1,5 +1,6 @@
 """The pictures of a plan: memory by part, the roofline, cost against load, and its accuracy."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from millrace.models.planner.cost import cost_per_million
 from millrace.models.planner.decode_plan import RUNTIME_BYTES as GPU_RUNTIME
 from millrace.models.planner.estimates import QUANTITIES
 from millrace.models.planner.measurements import Measurement
+from millrace.models.planner.serving_column import ACTOR_BYTES
 from millrace.models.planner.work import ServingWork, Work
 from millrace.models.planner.work_terms import RUNTIME_BYTES, SERVING_BYTES, training_parts
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS = 60
+PICTURES_OF_A_LINE = 3
 GIGA = 1e9
 
 
@@ -72,8 +75,16 @@ def memory_parts(work: Work, machines: Machines) -> dict[str, dict[str, float]]:
     return {
         "training": {name: size for name, size in training.items() if size},
         "online": _serving_parts(work.online, is_cpu=is_cpu),
-        "batch": _serving_parts(work.batch, is_cpu=is_cpu),
+        "batch": _actors_parts(work.batch) if is_cpu else _serving_parts(work.batch, is_cpu=False),
     }
+
+
+def _actors_parts(job: ServingWork) -> dict[str, float]:
+    """Return the bytes of all actors of a CPU, each of which is a process of Ray."""
+    parts = _serving_parts(job, is_cpu=True)
+    if job.generation is not None:
+        return parts
+    return {**parts, "runtime": job.instances * (SERVING_BYTES + ACTOR_BYTES)}
 
 
 def _serving_parts(serving: ServingWork, *, is_cpu: bool) -> dict[str, float]:
@@ -172,8 +183,12 @@ def accuracy_figure(measurements: Sequence[Measurement]) -> "Figure":
     from matplotlib.figure import Figure
 
     names = [name for name in QUANTITIES if any(each.quantity == name for each in measurements)]
-    figure = Figure(figsize=(4 * len(names), 4.2), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+    lines = math.ceil(len(names) / PICTURES_OF_A_LINE)
+    figure = Figure(figsize=(4 * PICTURES_OF_A_LINE, 3.9 * lines), layout="constrained")
+    places = list(figure.subplots(lines, PICTURES_OF_A_LINE, squeeze=False).flat)
+    for axes in places[len(names) :]:
+        axes.set_visible(False)
+    for axes, name in zip(places, names, strict=False):
         own = [each for each in measurements if each.quantity == name]
         measured = [each.measured for each in own]
         bounded = [each for each in own if each.low > 0 and each.high < float("inf")]

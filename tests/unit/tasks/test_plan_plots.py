@@ -7,7 +7,9 @@ import pytest
 from millrace.models.common.pictures import png_of
 from millrace.models.planner.catalogue import Machines, shipped_devices
 from millrace.models.planner.compare import Bounds, judge_sheet
+from millrace.models.planner.serving_column import ACTOR_BYTES
 from millrace.models.planner.sheet import plan_sheet
+from millrace.models.planner.work_terms import SERVING_BYTES
 from millrace.tasks.reports.plan_plots import (
     accuracy_figure,
     intensities,
@@ -54,3 +56,19 @@ def test_many_rows_at_a_time_use_the_weights_more_often():
 def test_accuracy_is_drawn_with_and_without_intervals():
     other = replace(FIRST, quantity="training_memory", low=0.0, high=float("inf"))
     assert png_of(accuracy_figure([FIRST, other])).startswith(b"\x89PNG")
+
+
+def test_each_measured_quantity_has_its_axes():
+    other = replace(FIRST, quantity="batch_job")
+    shown = [each for each in accuracy_figure([FIRST, other]).axes if each.get_visible()]
+    assert [each.get_title() for each in shown] == [
+        "time of a training step",
+        "time of a batch job",
+    ]
+    assert all(each.lines for each in shown)
+
+
+def test_the_memory_of_a_job_is_that_of_all_actors():
+    job = replace(ROWS_WORK.batch, instances=4)
+    parts = memory_parts(replace(ROWS_WORK, batch=job), CPU)
+    assert parts["batch"]["runtime"] == 4 * (SERVING_BYTES + ACTOR_BYTES)
