@@ -10,7 +10,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.planner.compared_figures import ComparedFigure
 from millrace.models.planner.estimates import Name, estimate_quantity
 from millrace.models.planner.fit import Terms
-from millrace.models.planner.measurements import Measurement
+from millrace.models.planner.measurements import DISTURBED, Measurement
 from millrace.models.planner.run_terms import batch_terms, online_terms, training_terms
 from millrace.models.planner.work import TrainingWork, Work
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -135,6 +135,8 @@ def _measurement(
     value: float,
 ) -> Measurement:
     estimate = estimate_quantity(name, "", terms, place.fits)
+    if place.machines.device.disturbed:
+        terms = {**terms, DISTURBED: 1.0}
     return Measurement(
         quantity=name,
         model=plan.work.model,

@@ -28,6 +28,8 @@ NORMAL_QUANTILE = 1.645
 MACHINE_SPREAD: Mapping[str, float] = {"seconds": 0.3, "bytes": 0.1}
 """Standard deviation of the logarithm by which machines differ from the published ones, by unit:
 two of three take at most 1.35 times as long, or as short. Memory is counted: it hardly differs."""
+DISTURBED = "disturbed"
+"""Name beside the terms of a measurement whose machine was measured while other programs ran."""
 MOST_FACTOR = 5.0
 """Largest factor, and its inverse the smallest, by which a measurement that counts differs from its
 estimate: beyond it something else than the machine is different."""
@@ -149,7 +151,8 @@ def fits_of(
 
     The published weights, times one factor for each quantity that the machine has measured. Few
     measurements can tell how fast a machine is, and not how each part of the work is. Measurements
-    of a release that lacked a term do not count, because their estimates would be too small.
+    of a release that lacked a term do not count, because their estimates would be too small, nor
+    those whose terms are by figures that other programs disturbed.
 
     Args:
         measurements: the ledger.
@@ -162,6 +165,7 @@ def fits_of(
             (each.measured / estimate, terms)
             for each in measurements
             if (each.quantity, each.machine) == (name, machine)
+            and DISTURBED not in each.terms
             and _has_all_terms(each, fit)
             and (estimate := fit.estimate(terms := known_terms(each, fit)).value) > 0
             and 1 / MOST_FACTOR <= each.measured / estimate <= MOST_FACTOR

@@ -1,6 +1,7 @@
 """The column of the training in a sheet."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from millrace.models.planner.catalogue import Machines
 from millrace.models.planner.cost import SECONDS_OF_AN_HOUR
@@ -47,7 +48,14 @@ def training_cells(
     cost: Cell = ()
     if training.steps is not None:
         formula = f"{training.steps:,} steps x {step}"
-        total = Quantity("in all", step.value * training.steps, "seconds", formula, step.source)
+        total = replace(
+            step,
+            name="of steps in all",
+            value=step.value * training.steps,
+            formula=formula,
+            low=step.low and step.low * training.steps,
+            high=step.high and step.high * training.steps,
+        )
         speed = (*speed, total)
         if machines.dollars_per_hour is not None:
             cost = (_dollars(total.value, machines),)
@@ -116,7 +124,7 @@ def step_seconds(training: TrainingWork, machines: Machines, fits: Fits) -> Quan
 def _dollars(seconds: float, machines: Machines) -> Quantity:
     price = machines.dollars_per_hour or 0.0
     return Quantity(
-        "in all",
+        "of steps in all",
         seconds / SECONDS_OF_AN_HOUR * price,
         "dollars",
         f"{format_value(seconds, 'seconds')} x ${price:g} an hour",

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.models.planner.estimates import QUANTITIES
 from millrace.models.planner.measurements import (
+    DISTURBED,
     Measurement,
     accuracy_of,
     append_measurements,
@@ -250,6 +251,12 @@ def test_of_two_runs_the_nearer_one_counts():
     fit = published_fits()["training_step"]
     near, both, far = (scaled_fit(fit, r, (), spread=0.3) for r in ([1.1], [4.0, 1.1], [4.0]))
     assert near.weights["rows"] < both.weights["rows"] < far.weights["rows"]
+
+
+def test_what_was_measured_on_a_machine_with_disturbed_figures_does_not_count():
+    three, _ = split_runs(0)
+    own = [replace(e, terms={**e.terms, DISTURBED: 1.0}) for e in of_runs(three, 3.0)]
+    assert fits_of(own, "this one") == published_fits() != fits_of(of_runs(three, 3.0), "this one")
 
 
 def test_another_machines_measurements_do_not_count():
