@@ -27,7 +27,7 @@ log = logging.getLogger("millrace")
 FILE = "machine.json"
 ROUNDS = 5
 """Repetitions of each measurement in a cycle, of which the fastest counts."""
-QUIET_CYCLES, MOST_CYCLES = 2, 8
+QUIET_CYCLES, MOST_CYCLES = 2, 4
 """Cycles without other programs that are wanted, and cycles at most: a run measures just after it
 has started Ray, whose processes need a second."""
 MOST_OTHERS = 0.15

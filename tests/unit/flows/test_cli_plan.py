@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from millrace.flows.cli import main
 from millrace.models.common.errors import InputError
+from millrace.models.planner import this_machine
 from millrace.models.planner.catalogue import shipped_devices
 from millrace.models.planner.measurements import append_measurements
 from millrace.models.planner.published_runs import published_fits
@@ -31,6 +32,7 @@ def home(tmp_path, monkeypatch):
     folder = tmp_path / "home"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("MILLRACE_HOME", str(folder))
+    monkeypatch.setattr(this_machine, "MOST_CYCLES", 1)
     return folder
 
 

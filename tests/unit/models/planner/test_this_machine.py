@@ -108,7 +108,7 @@ def others_take(monkeypatch, *shares):
 
 
 def test_figures_are_measured_until_nothing_runs_beside(tmp_path, monkeypatch):
-    left = others_take(monkeypatch, 0.9, 0.5, 0.1, 0.4, 0.0, 0.0)
+    left = others_take(monkeypatch, 0.9, 0.1, 0.0, 0.0)
     _, is_quiet = measure_device(tmp_path)
     assert is_quiet
     assert list(left) == [0.0]
