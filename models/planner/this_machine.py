@@ -57,9 +57,9 @@ def this_device(home: Path, price_per_hour: float | None = None) -> Device:
     """
     kept = read_kept(home)
     if kept is None:
-        kept, is_quiet = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
+        kept = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
         if home.is_dir():
-            _keep(kept, home / FILE, is_quiet=is_quiet)
+            _keep(kept, home / FILE)
     if not price_per_hour:
         return kept
     price = Price(
@@ -78,16 +78,15 @@ def read_kept(home: Path) -> Device | None:
     with suppress(OSError, ValueError, KeyError, TypeError, ValidationError, RecursionError):
         known = json.loads((home / FILE).read_text())
         age = abs(time.time() - (home / FILE).stat().st_mtime)
-        is_good = known["quiet"] is True or age < DISTURBED_SECONDS
+        is_good = known["device"]["disturbed"] is False or age < DISTURBED_SECONDS
         if known["machine"] == _identity() and is_good:
             return Device.model_validate(known["device"])
     return None
 
 
-def _keep(device: Device, path: Path, *, is_quiet: bool) -> None:
+def _keep(device: Device, path: Path) -> None:
     """Write the measurements; where that fails, each plan measures again, and a warning says so."""
-    device_json = device.model_dump(mode="json")
-    known = {"machine": _identity(), "device": device_json, "quiet": is_quiet}
+    known = {"machine": _identity(), "device": device.model_dump(mode="json")}
     try:
         replace_private(path, json.dumps(known, indent=2))
     except OSError as error:
@@ -105,13 +104,11 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def measure_device(folder: Path) -> tuple[Device, bool]:
+def measure_device(folder: Path) -> Device:
     """Measure bandwidth, rates, the start of an operation, Python, and the disk of a folder.
 
-    Each figure is the best of several cycles, because other programs only slow it down.
-
-    Returns:
-        The device, and whether enough cycles had the machine for themselves.
+    Each figure is the best of several cycles, because other programs only slow it down. The device
+    is `disturbed` if too few cycles had the machine for themselves.
     """
     import torch
 
@@ -130,8 +127,7 @@ def measure_device(folder: Path) -> tuple[Device, bool]:
         if quiet == QUIET_CYCLES:
             break
         time.sleep(PAUSE_SECONDS)
-    is_quiet = quiet == QUIET_CYCLES
-    device = Device(
+    return Device(
         label=f"{machine.processor}, {machine.cores} cores",
         memory=memory_bytes(),
         memory_bandwidth=rates.pop(COPY),
@@ -139,11 +135,10 @@ def measure_device(folder: Path) -> tuple[Device, bool]:
         cores=machine.cores,
         **seconds,
         cache=_cache_bytes(),
-        disturbed=not is_quiet,
+        disturbed=quiet < QUIET_CYCLES,
         disk_bandwidth=_disk_bandwidth(folder),
         source=f"measured here, {datetime.now(UTC).date()}",
     )
-    return device, is_quiet
 
 
 class Others:

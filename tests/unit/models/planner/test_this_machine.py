@@ -32,7 +32,7 @@ def _small(monkeypatch):
 
 
 def test_the_measurements_are_plausible(tmp_path):
-    device, _ = measure_device(tmp_path)
+    device = measure_device(tmp_path)
     assert device.is_cpu
     assert 1e-9 < device.python_seconds < 1e-5
     assert 2**16 <= device.cache < 2**34
@@ -109,8 +109,7 @@ def others_take(monkeypatch, *shares):
 
 def test_figures_are_measured_until_nothing_runs_beside(tmp_path, monkeypatch):
     left = others_take(monkeypatch, 0.9, 0.1, 0.0, 0.0)
-    _, is_quiet = measure_device(tmp_path)
-    assert is_quiet
+    assert not measure_device(tmp_path).disturbed
     assert list(left) == [0.0]
 
 
@@ -137,7 +136,7 @@ def test_the_best_of_the_cycles_counts(tmp_path, monkeypatch):
     rates, seconds = iter([3.0, 9.0, 5.0]), iter([4.0, 2.0, 3.0])
     monkeypatch.setitem(this_machine.RATES, "fp32", lambda: next(rates))
     monkeypatch.setitem(this_machine.SECONDS, "python_seconds", lambda: next(seconds))
-    device, _ = measure_device(tmp_path)
+    device = measure_device(tmp_path)
     assert (device.rates["fp32"], device.python_seconds) == (9.0, 2.0)
 
 
@@ -159,6 +158,6 @@ def test_the_largest_cache_is_read(tmp_path):
 def test_figures_of_an_earlier_release_are_measured_again(tmp_path):
     this_device(tmp_path)
     known = json.loads((tmp_path / FILE).read_text())
-    del known["quiet"]
+    del known["device"]["disturbed"]
     (tmp_path / FILE).write_text(json.dumps(known))
     assert read_kept(tmp_path) is None
