@@ -47,15 +47,7 @@ def training_cells(
     speed: Cell = (step, rate)
     cost: Cell = ()
     if training.steps is not None:
-        formula = f"{training.steps:,} steps x {step}"
-        total = replace(
-            step,
-            name="of steps in all",
-            value=step.value * training.steps,
-            formula=formula,
-            low=step.low and step.low * training.steps,
-            high=step.high and step.high * training.steps,
-        )
+        total = _total(step, training.steps)
         speed = (*speed, total)
         if machines.dollars_per_hour is not None:
             cost = (_dollars(total.value, machines),)
@@ -119,6 +111,18 @@ def step_seconds(training: TrainingWork, machines: Machines, fits: Fits) -> Quan
     """Return the time of a training step."""
     terms = training_step_terms(training, machines)
     return estimate_quantity("training_step", "a step", terms, fits)
+
+
+def _total(step: Quantity, steps: int) -> Quantity:
+    """Return the time of all steps; the start of the workers is not in it."""
+    return replace(
+        step,
+        name="of steps in all",
+        value=step.value * steps,
+        formula=f"{steps:,} steps x {step}",
+        low=step.low and step.low * steps,
+        high=step.high and step.high * steps,
+    )
 
 
 def _dollars(seconds: float, machines: Machines) -> Quantity:
