@@ -64,6 +64,7 @@ def plan(
 
         show_accuracy(files or (), pictures, as_json=as_json)
         return
+    console.set_up_logging()
     given = _require_files(files, load, budget)
     if len(given) > 1:
         _require_of_packing(budget, explain=explain)

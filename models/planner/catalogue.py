@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError
 
+from millrace.models.common.bounded_files import bounded_yaml
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 
@@ -166,8 +167,8 @@ def read_devices(path: Path) -> dict[str, Device]:
         InputError: the file cannot be read, or a row is not a device.
     """
     try:
-        rows = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        rows = bounded_yaml(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(
             f"the catalogue of devices cannot be read: {path}", seen=str(error)
         ) from error

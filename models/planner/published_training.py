@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import yaml
-
+from millrace.models.common.bounded_files import bounded_yaml
 from millrace.models.planner.catalogue import shipped_devices
 from millrace.models.planner.decoder import Decoder
 from millrace.models.planner.fit import Fit, fit_terms
@@ -120,6 +120,11 @@ def fit_training_time(measured: list[MeasuredStep]) -> Fit:
 @cache
 def published_fit(name: str) -> Fit:
     """Return a fit that is stored in the package, so that a plan need not fit again."""
-    stored = yaml.safe_load((PUBLISHED / "fits.yaml").read_text())[name]
+    stored = dict(_stored_fits()[name])
     region = {key: (low, high) for key, (low, high) in stored.pop("region").items()}
     return Fit(**stored, region=region)
+
+
+@cache
+def _stored_fits() -> dict[str, dict[str, Any]]:
+    return dict(bounded_yaml((PUBLISHED / "fits.yaml").read_text()))

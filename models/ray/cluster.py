@@ -17,6 +17,7 @@ from millrace.models.common.installation import EMBEDDED, has_jobs_api
 from millrace.models.common.interrupts import uninterrupted
 from millrace.models.common.reachable import require_tcp
 from millrace.models.common.slow_step import report_while
+from millrace.models.common.user_code import pickle_by_value_for_ray
 from millrace.models.ray.embedded import take_embedded
 from millrace.models.ray.warm import ReadyRay, WarmRay, fingerprint
 from millrace.models.ray.worker import (
@@ -201,6 +202,7 @@ def _begin_job_server(found: ReadyRay, job: str, modules: Sequence[str]) -> "soc
 
 
 def _init(address: str) -> None:
+    pickle_by_value_for_ray()
     try:
         with report_while("connecting to Ray"), uninterrupted():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

@@ -1,6 +1,7 @@
 """What the training and the serving of a network ask of a machine."""
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
 from millrace.tasks.kinds.data_facts import DataFacts, require_facts
 
+log = logging.getLogger("millrace")
 FLOAT = 4
 """Bytes of a float32, in which weights, gradients and the optimizer's states are."""
 OPTIMIZER_STATES = 2
@@ -189,6 +191,7 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
     key = sha256(named.encode()).hexdigest()
     if (known := kept.read(key)) is not None:
         return known
+    log.info("counting the operations of %s; the figures are kept", pipeline.name)
     counted = _count(pipeline, inputs, facts.outputs, "meta")
     kept.write(key, counted)
     return counted

@@ -10,10 +10,10 @@ import pytest
 
 from millrace.models.planner import this_machine
 from millrace.models.planner.catalogue import Machines
+from millrace.models.planner.other_programs import Others
 from millrace.models.planner.sheet import plan_sheet
 from millrace.models.planner.this_machine import (
     FILE,
-    Others,
     measure_device,
     read_kept,
     this_device,
