@@ -2,8 +2,9 @@
 
 The time between two tokens (TPOT): weights ÷ the memory's bandwidth, the KV cache ÷ it, the prompts
 that are read meanwhile (their matrix products and their attention) ÷ the peak, the step's own
-operations ÷ the peak, a cost for each layer, for each layer with experts and for each stream, and
-of tensor parallelism the all-reduces, by number and by bytes ÷ the link's bandwidth.
+operations ÷ the peak, a cost for each layer, for each layer with experts and for each stream (with
+experts in each layer), and of tensor parallelism the all-reduces, by number and by bytes ÷ the
+link's bandwidth.
 
 The time to the first token (TTFT): the operations, the attention, the weights, the layers and the
 all-reduces of one prompt, and what of the other streams' prompts it waits for.
@@ -21,8 +22,8 @@ TERMS = (
     *("weights", "cache", "prompts", "prompt_attention", "operations", "layers", "streams"),
     *("all_reduces", "all_reduce_bytes"),
 )
-EXPERT_TERMS = (*TERMS, "expert_layers")
-"""The terms of a decoder with experts."""
+EXPERT_TERMS = (*(name for name in TERMS if name != "streams"), "stream_layers", "expert_layers")
+"""The terms of a decoder with experts, which sorts its streams by expert in each layer."""
 FIRST_TOKEN_TERMS = (
     *("prompt", "prompt_attention", "weights", "layers", "all_reduce_bytes"),
     *("queued_prompts", "queued_layers", "queued_tokens"),
@@ -117,9 +118,9 @@ def _stored_width(data_type: str) -> float:
 def token_terms(load: ServingLoad, device: Device) -> dict[str, float]:
     """Return the terms of the mean time between two tokens of a stream.
 
-    Seconds at the device's stated figures; of layers, streams and all-reduces, their number. While
-    a stream gets its `output_tokens`, each of the others begins once on average, so a step reads
-    streams ÷ output_tokens prompts.
+    Seconds at the device's stated figures; of layers, streams and all-reduces, their number; of
+    streams in layers, the product. While a stream gets its `output_tokens`, each of the others
+    begins once on average, so a step reads streams ÷ output_tokens prompts.
     """
     decoder, streams, memory = load.decoder, load.streams, device.memory_bandwidth
     attended = decoder.attended_layer_tokens(load.prompt_tokens + load.output_tokens / 2)
@@ -133,6 +134,7 @@ def token_terms(load: ServingLoad, device: Device) -> dict[str, float]:
         "operations": streams * load.product_seconds(device),
         "layers": decoder.layers,
         "streams": streams,
+        "stream_layers": streams * decoder.layers,
         "all_reduces": load.all_reduces,
         "all_reduce_bytes": load.all_reduce_seconds(device, streams + read),
         "expert_layers": decoder.expert_layers,
