@@ -13,6 +13,9 @@ ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "te
 TEXTS: tuple[ColumnType, ...] = ("text", "messages")
 """Column types of a target that a language model learns token by token."""
 
+NULL_VALUES = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
+"""Words that are read as null where the pipeline file names none."""
+
 Split = Literal["train", "validation", "test"]
 
 SOURCES = "millrace.models.data.sources"
@@ -131,6 +134,11 @@ class DatasetSpec(Spec):
     columns: dict[str, ColumnSpec] = Field(
         default_factory=dict,
         description="Declared columns; the others are inferred, and then fixed.",
+    )
+    null_values: tuple[str, ...] = Field(
+        NULL_VALUES,
+        description="Words that are read as null in numbers, booleans and categories; [] for none. "
+        "Texts, messages, keys and columns of the type string keep them.",
     )
     split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
     mode: Literal["auto", "full"] = Field(

@@ -4,20 +4,23 @@ A whole column is cast at once. If Arrow refuses, the column's text is matched a
 only the matching cells are cast, still vectorised.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.models.config.dataset_spec import NULL_VALUES, ColumnType
 from millrace.models.data import messages
 from millrace.models.data.schema import Column
 
 Mask = npt.NDArray[np.bool_]
 
-NULL_WORDS = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
+WITH_NULL_VALUES: tuple[ColumnType, ...] = ("float", "int", "bool", "category")
+"""Types of the columns in which words are read as null."""
 TRUE_WORDS = ("true", "1", "yes", "t", "y")
 FALSE_WORDS = ("false", "0", "no", "f", "n")
 DIGITS = r"^[+-]?[0-9]+$"
@@ -35,13 +38,45 @@ class Cast:
     unparsable: Mask
 
 
-def cast(array: pa.Array, column: Column) -> Cast:
-    """Cast `array`, of any Arrow type, to the type of `column`."""
+def cast(array: pa.Array, column: Column, null_values: Sequence[str] = NULL_VALUES) -> Cast:
+    """Cast `array`, of any Arrow type, to the type of `column`.
+
+    Args:
+        array: the cells.
+        column: the column.
+        null_values: words that are read as null in a text, except where the column's type is text.
+    """
     array = plain(array)
     if pa.types.is_null(array.type):
         return _all_parsed(pa.nulls(len(array), column.arrow))
     kind = column.values if column.type == "category" else column.type
-    return _CASTS[kind](array)
+    if column.type not in WITH_NULL_VALUES or not pa.types.is_string(array.type):
+        return _CASTS[kind](array)
+    words = [word for word in null_values if word not in (column.categories or ())]
+    if kind == "string" or any(map(_is_number_text, words)):
+        array = words_to_null(array, words)
+    seen = _CASTS[kind](array)
+    if seen.unparsable.any():
+        trimmed = pc.utf8_trim_whitespace(array)
+        is_word = mask(pc.is_in(trimmed, pa.array(words, pa.string())))
+        seen = replace(seen, unparsable=seen.unparsable & ~is_word)
+    return seen
+
+
+def words_to_null(array: pa.Array, null_values: Sequence[str]) -> pa.Array:
+    """Return an array in which these words are null; one that is not of text as it is."""
+    if not pa.types.is_string(array.type) or not null_values:
+        return array
+    found = pc.is_in(array, pa.array(null_values, pa.string()))
+    return pc.if_else(found, None, array) if pc.any(found).as_py() else array
+
+
+def _is_number_text(word: str) -> bool:
+    """Return whether a word could be taken for a number; NaN is null anyway."""
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -113,7 +148,7 @@ def _to_bool(array: pa.Array) -> Cast:
         words = pc.utf8_lower(pc.utf8_trim_whitespace(array))
         true = pc.is_in(words, pa.array(TRUE_WORDS))
         false = pc.is_in(words, pa.array(FALSE_WORDS))
-        absent = pc.or_(pc.is_null(array), pc.is_in(array, pa.array(NULL_WORDS)))
+        absent = pc.is_null(array)
     else:
         return _none_parsed(array, pa.bool_())
     known = mask(true) | mask(false)
@@ -159,12 +194,11 @@ def _to_vector(array: pa.Array) -> Cast:
 
 
 def _parse(array: pa.Array, pattern: str, kind: pa.DataType) -> Cast:
-    """Cast the text cells that match `pattern`; words for null become null."""
+    """Cast the text cells that match `pattern`."""
     text = pc.utf8_trim_whitespace(array)
     matched = pc.match_substring_regex(text, pattern)
     digits = pc.replace_substring_regex(pc.if_else(matched, text, None), r"^\+", "")
-    absent = pc.or_(pc.is_null(text), pc.is_in(text, pa.array(NULL_WORDS)))
-    return Cast(digits.cast(kind), ~mask(matched) & ~mask(absent))
+    return Cast(digits.cast(kind), ~mask(matched) & ~mask(pc.is_null(text)))
 
 
 def _cast_safely(array: pa.Array, kind: pa.DataType) -> Cast:

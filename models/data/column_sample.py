@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import ColumnType
-from millrace.models.data.coerce import INTEGER, NULL_WORDS, cast, mask, plain
+from millrace.models.data.coerce import INTEGER, cast, mask, plain, words_to_null
 from millrace.models.data.messages import is_list_of_structs
 from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import TEXT
@@ -19,9 +19,24 @@ NUMBER_SHARE = 0.9
 The other cells make their rows bad.
 """
 
+MISSING_WORDS = (
+    *("?", "-", "--", ".", "*", "na", "n.a.", "n/a", "#n/a", "nan", "nil", "null", "none"),
+    *("missing", "unknown", "undefined", "not available", "not applicable", "no data"),
+)
+"""Words, in small letters, that often stand for a missing value."""
+
 _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
 _DATE = rf"^{_DAY}([T ]{_TIME})?$"
+
+
+def without_null_values(batch: pa.RecordBatch, null_values: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch in which these words are null in every column of text."""
+    arrays = [words_to_null(plain(array), null_values) for array in batch.columns]
+    fields = [
+        field.with_type(array.type) for field, array in zip(batch.schema, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def sample_column(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
@@ -119,6 +134,15 @@ def vector_width(name: str, array: pa.Array) -> int:
     return int(max(counts, key=lambda length: (counts[length], length)))
 
 
+def find_missing_words(array: pa.Array) -> dict[str, int]:
+    """Return the cells of a column of text that look like a missing value, with their number."""
+    if not pa.types.is_string(array.type):
+        return {}
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+    cells = array.filter(pc.is_in(words, pa.array(MISSING_WORDS)))
+    return {each["values"]: each["counts"] for each in pc.value_counts(cells).to_pylist()}
+
+
 def is_date(array: pa.Array) -> bool:
     """Return whether the type is a date or timestamp, or nearly all cells are ISO dates as text."""
     if seen_type(array) is None:
@@ -146,6 +170,5 @@ def has_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
 def _mostly_matches(text: pa.Array, pattern: str) -> bool:
     """Return whether nearly all cells of a text column that are not null match a pattern."""
     words = pc.utf8_trim_whitespace(text.drop_null())
-    words = words.filter(pc.invert(pc.is_in(words, pa.array(NULL_WORDS))))
     matching = np.count_nonzero(mask(pc.match_substring_regex(words, pattern)))
     return matching > 0 and bool(matching >= NUMBER_SHARE * len(words))

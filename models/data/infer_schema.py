@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from millrace.models.common.counted import counted
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, ColumnType, DatasetSpec
 from millrace.models.data.column_sample import (
+    find_missing_words,
     has_chats,
     is_bool_text,
     is_date,
@@ -24,6 +26,7 @@ from millrace.models.data.column_sample import (
     sample_column,
     seen_type,
     vector_width,
+    without_null_values,
 )
 from millrace.models.data.schema import RESERVED, Category, Column, TableSchema, ValueType
 from millrace.models.data.sources.source import require_columns
@@ -81,6 +84,7 @@ def resolve_schema(
         InputError: a column does not exist, cannot be used, or has a type that cannot be inferred.
     """
     require_columns(spec, names)
+    sample = [without_null_values(batch, spec.null_values) for batch in sample]
     features, dates = _split_dates(spec, feature_names(spec, names), sample, stored)
     kept = dict.fromkeys((*spec.key, *features, spec.target, *spec.columns, *dates))
     columns = tuple(
@@ -89,7 +93,7 @@ def resolve_schema(
         else _resolve_column(name, spec, features, sample, stored)
         for name in kept
     )
-    return TableSchema(columns, spec.key, spec.target, features)
+    return TableSchema(columns, spec.key, spec.target, features, spec.null_values)
 
 
 def _split_dates(
@@ -275,6 +279,7 @@ def _infer_from_values(
         type_ = _type_in_role(seen or "float", role)
         _warn_of_zeros(name, type_, sample)
     if type_ == "category":
+        _warn_of_missing_words(name, array)
         return Column(name, "category", values=_category_values(name, seen))
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
@@ -287,6 +292,16 @@ def _warn_of_zeros(name: str, type_: ColumnType, sample: Sequence[pa.RecordBatch
             "%s is read as numbers, without the zeros at the beginning of values such as %s; if "
             "these are codes, declare in dataset.columns: {%s: {type: category}}",
             *(name, zero, name),
+        )
+
+
+def _warn_of_missing_words(name: str, array: pa.Array) -> None:
+    if words := find_missing_words(array):
+        cells = ", ".join(f"{word!r} ({counted(n, 'cell')})" for word, n in words.items())
+        log.warning(
+            "column %s has a category that looks like a missing value in the first rows: %s; to "
+            "read it as null, add it to dataset.null_values",
+            *(name, cells),
         )
 
 

@@ -13,6 +13,7 @@ from millrace.models.data.lacked_columns import (
     explain_nulls,
     reasons_of,
 )
+from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import Snapshot
 
 MAX_NAMED = 5
@@ -91,11 +92,17 @@ def nulls_hint(snapshot: Snapshot) -> str | None:
     kinds = {snapshot.schema.column(name).type for name in nulls}
     means = "" if kinds == {"category"} else "; networks replace them by the mean"
     categories = (
-        "; a null in a category column counts as none of its categories"
+        f"; a null in a category column counts as none of its categories{_words(snapshot.schema)}"
         if "category" in kinds
         else ""
     )
     return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"
+
+
+def _words(schema: TableSchema) -> str:
+    """Return that words are nulls too, as the end of a sentence on categories."""
+    word = next(filter(None, schema.null_values), None)
+    return "" if word is None else f" (a word such as {word} is a null: dataset.null_values)"
 
 
 def _had_nulls(name: str, reasons: Mapping[str, int]) -> bool:

@@ -65,7 +65,7 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
     for column in schema.columns:
         has_column = column.name in batch.schema.names
         cells = batch.column(column.name) if has_column else pa.nulls(batch.num_rows)
-        seen = cast(cells, column)
+        seen = cast(cells, column, schema.null_values)
         for rows, reason in _find_problems(seen, column):
             if rows.any():
                 reasons.append(f"{column.name}: {reason}")

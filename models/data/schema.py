@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from millrace.models.common.errors import list_names
-from millrace.models.config.dataset_spec import ColumnType
+from millrace.models.config.dataset_spec import NULL_VALUES, ColumnType
 
 KEY = "_key"
 BUCKET = "_bucket"
@@ -83,12 +83,14 @@ class TableSchema:
         key: columns that identify a row; if empty, a hash of the whole row identifies the row.
         target: column to predict.
         features: columns to learn from, in the order of the model's input.
+        null_values: words that are read as null in numbers, booleans and categories.
     """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     target: str
     features: tuple[str, ...]
+    null_values: tuple[str, ...] = NULL_VALUES
 
     @property
     def arrow(self) -> pa.Schema:
@@ -134,12 +136,20 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TableSchema":
-        """Build from the dictionary that `as_json` gives, before or after a trip through JSON."""
+        """Build from the dictionary that `as_json` gives, before or after a trip through JSON.
+
+        Snapshots of an earlier Millrace have no `null_values`, and may have the words as
+        categories.
+        """
+        columns = tuple(Column.from_json(column) for column in values["columns"])
+        categories = {value for column in columns for value in column.categories or ()}
+        earlier = () if categories.intersection(NULL_VALUES) else NULL_VALUES
         return cls(
-            columns=tuple(Column.from_json(column) for column in values["columns"]),
+            columns=columns,
             key=tuple(values["key"]),
             target=values["target"],
             features=tuple(values["features"]),
+            null_values=tuple(values.get("null_values", earlier)),
         )
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from millrace.models.common.arrays import Array
 from millrace.models.common.bounded_files import bounded_json
 from millrace.models.common.errors import InputError
-from millrace.models.config.dataset_spec import ColumnType
+from millrace.models.config.dataset_spec import NULL_VALUES, ColumnType
 from millrace.models.data.coerce import Cast, cast, mask, plain
 from millrace.models.data.schema import Column, TableSchema, ValueType
 from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInput
@@ -169,6 +169,7 @@ class Encoding:
             that one learning rate suits large and small targets. The exported ONNX graph converts
             the answers back.
         tokenizer: tokenizer of the only feature, if that is a text; else None.
+        null_values: words that are read as missing numbers.
     """
 
     features: tuple[Feature, ...]
@@ -177,6 +178,7 @@ class Encoding:
     target_mean: float = 0.0
     target_std: float = 1.0
     tokenizer: TextTokenizer | None = None
+    null_values: tuple[str, ...] = NULL_VALUES
 
     @property
     def input(self) -> ModelInput:
@@ -207,7 +209,8 @@ class Encoding:
         encoded = np.empty((rows.num_rows, self.raw_width), np.float32)
         start = 0
         for feature in self.features:
-            encoded[:, start : start + feature.width] = _encode_column(feature, rows[feature.name])
+            values = _encode_column(feature, rows[feature.name], self.null_values)
+            encoded[:, start : start + feature.width] = values
             start += feature.width
         return encoded
 
@@ -278,6 +281,7 @@ class Encoding:
             target_mean=values["target_mean"],
             target_std=values["target_std"],
             tokenizer=TextTokenizer(**tokenizer) if tokenizer else None,
+            null_values=tuple(values.get("null_values", NULL_VALUES)),
         )
 
 
@@ -345,12 +349,15 @@ def fit_encoding(
             target.add(batch[schema.target].to_numpy(zero_copy_only=False).astype(np.float64))
         for feature in raw:
             if feature.kind in ("number", "vector"):
-                moments[feature.name].add(_encode_column(feature, batch[feature.name]))
+                column = batch[feature.name]
+                moments[feature.name].add(_encode_column(feature, column, schema.null_values))
     features = []
     for feature in raw:
         mean, std = moments[feature.name].mean_std()
         features.append(replace(feature, mean=mean, std=std))
-    return Encoding(tuple(features), schema.target, labels, *target.mean_std(), tokenizer)
+    mean, std = target.mean_std()
+    nulls = schema.null_values
+    return Encoding(tuple(features), schema.target, labels, mean, std, tokenizer, nulls)
 
 
 def _make_feature(column: Column, tokenizer: TextTokenizer | None) -> Feature:
@@ -373,12 +380,14 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Array:
+def _encode_column(
+    feature: Feature, column: pa.Array | pa.ChunkedArray, null_values: Sequence[str]
+) -> Array:
     """Return a column as float32 `[rows, width]`."""
     array = _one_chunk(column)
     if feature.kind == "category":
         return _indices(array, feature.categories)[:, None]
-    read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]))
+    read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]), null_values)
     if feature.kind == "vector":
         return _flatten(read, feature.width)
     numbers: Array = read.values.to_numpy(zero_copy_only=False)
@@ -404,6 +413,7 @@ def _flatten(read: Cast, width: int) -> Array:
 
 def _indices(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
     """Return the index of each element in `values` as float32; NaN if `values` does not have it."""
-    read = cast(array, Column("", "category", values=_VALUE_TYPES[type(values[0])]))
+    kind = _VALUE_TYPES[type(values[0])]
+    read = cast(array, Column("", "category", categories=values, values=kind))
     indices = pc.index_in(read.values, value_set=pa.array(values))
     return np.asarray(indices.cast(pa.float32()).to_numpy(zero_copy_only=False))
