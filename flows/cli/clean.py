@@ -36,7 +36,7 @@ def clean(
 
     pipelines = [load_pipeline(file) for file in files or ()]
     chosen = prepare()
-    installation = _with_scheduled(chosen)
+    installation = with_scheduled(chosen)
     if not pipelines and not installation.pipeline_files:
         raise InputError(
             "there is no pipeline file whose retention says what to remove",
@@ -62,7 +62,7 @@ def clean(
         raise typer.Exit(1)
 
 
-def _with_scheduled(chosen: "Settings") -> "Installation":
+def with_scheduled(chosen: "Settings") -> "Installation":
     """Return the installation with the pipeline files that a running `up` schedules.
 
     Those of MILLRACE_PIPELINES are taken if it is set here.

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from pkgutil import resolve_name
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -29,6 +30,7 @@ _stopped = INTERRUPTED
 RAY_COMMANDS = {"run", "score", "demo"}
 """Commands that connect to Ray, whose core can end every process that is connected to it."""
 COMMANDS = {
+    "init": "init:init",
     "check": "pipeline_commands:check",
     "plan": "plan:plan",
     "schema": "pipeline_commands:schema",
@@ -37,6 +39,9 @@ COMMANDS = {
     "score": "pipeline_commands:score",
     "demo": "pipeline_commands:demo",
     "predict": "predict:predict",
+    "promote": "version_commands:promote",
+    "rollback": "version_commands:rollback",
+    "delete": "version_commands:delete",
     "certify": "model_commands:certify",
     "history": "model_commands:history",
     "lineage": "model_commands:lineage",
@@ -66,7 +71,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    app.callback()(_no_options)  # with one command only, typer would not expect its name
+    app.callback()(_options)  # with one command only, typer would not expect its name
     for name in names:
         found = resolve_name(f"millrace.flows.cli.{COMMANDS[name]}")
         if isinstance(found, typer.Typer):
@@ -76,7 +81,20 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _no_options() -> None: ...
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millrace {version('millrace')}")
+        raise typer.Exit
+
+
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -43,7 +43,8 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
     elif outcome.promotion.challenger:
         start = "" if is_up else "`millrace up`, then "
         place = f"on its page, {url}" if (url := _version_page(outcome)) else "in the MLflow UI"
-        print_hint(f"{start}give {version} the alias champion to make it live, {place}")
+        command = f"millrace promote {outcome.version.model} {outcome.version.version}"
+        print_hint(f"{start}`{command}` makes {version} live; so does the alias champion {place}")
     elif outcome.promotion.release:
         print_hint(
             f"{version} should not be promoted, because a release would refuse it. Change the "

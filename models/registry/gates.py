@@ -80,7 +80,9 @@ def decide(
         return Promotion(False, False, f"a release would refuse it: {requirement}")
     if mode == "manual":
         return Promotion(
-            True, False, "promotion is manual: set the alias champion in the MLflow UI"
+            True,
+            False,
+            "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`",
         )
     if champion is None:
         return Promotion(True, True, "there was no champion")

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.common.retention_plan import plan_retention
 from millrace.models.config.retention_spec import RetentionSpec
@@ -104,6 +104,26 @@ class RegistryCleaner:
             {f"version {number}": kept[number] for number in sorted(kept)},
             skipped=tuple(skipped),
         )
+
+    def remove(self, number: int) -> None:
+        """Remove one version with its files, whatever the retention keeps.
+
+        Raises:
+            InputError: somebody needs the version.
+            WorkError: MLflow or the artifact store failed.
+        """
+        own = {each.version: each for each in self.versions if each.model == self.model}
+        why = self._find_needed(own).get(number)
+        if why is None and number in own and not self._removal.remove_version(own[number]):
+            why = "needed by now"
+        if why is not None:
+            raise InputError(
+                f"{self.model} version {number} is not deleted, because it is needed",
+                seen=why,
+                valid="a version without an alias that nothing uses",
+                hint="give the alias to another version (`millrace promote`), or wait for the job",
+            )
+        self._clear_cache([number])
 
     def clean_artifacts(
         self, kept: Collection[ModelVersion], now: datetime, *, dry_run: bool

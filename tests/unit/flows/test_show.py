@@ -89,7 +89,7 @@ SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
     ("promotion", "tracking_uri", "is_up", "says", "not_said"),
     [
         (CHALLENGER, SERVER, True, f"{SERVER}/#/models/digits/versions/3", "millrace up"),
-        (CHALLENGER, DATABASE, False, "`millrace up`, then give digits version 3", "sqlite"),
+        (CHALLENGER, DATABASE, False, "`millrace up`, then `millrace promote digits 3`", "sqlite"),
         (CHAMPION, SERVER, True, "`millrace status` shows", "millrace up"),
         (CHAMPION, DATABASE, False, "`millrace up` serves", "millrace status"),
         (REFUSED, SERVER, True, "loosen export.max_metric_loss", "alias champion"),

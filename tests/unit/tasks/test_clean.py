@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from millrace.flows import settings
 from millrace.flows.clean_up import clean_up
-from millrace.flows.cli.clean import _closing_line, _with_scheduled
+from millrace.flows.cli.clean import _closing_line, with_scheduled
 from millrace.flows.cli.main import make_app
 from millrace.flows.deployments import schedule_state
 from millrace.flows.run_state import LOCK
@@ -239,10 +239,10 @@ def test_without_a_file_it_cleans_what_a_running_up_schedules(
     monkeypatch.chdir(tmp_path)  # which has no default pipeline file
     chosen = settings.load()
     schedule_state.write_patterns(chosen.run, (str(tmp_path / "*.yaml"),))
-    assert _with_scheduled(chosen).pipeline_files == ()
+    assert with_scheduled(chosen).pipeline_files == ()
     with (chosen.run / LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [file.name for file in _with_scheduled(chosen).pipeline_files] == ["whole.yaml"]
+        assert [file.name for file in with_scheduled(chosen).pipeline_files] == ["whole.yaml"]
 
 
 def test_the_weekly_flow_fails_after_the_rest_and_says_what_was_not_removed(

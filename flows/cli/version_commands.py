@@ -1,0 +1,82 @@
+"""`millrace promote`, `rollback` and `delete`: what MLflow's UI does, in a terminal."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, prepare, report
+
+if TYPE_CHECKING:
+    from millrace.flows.settings import Settings
+    from millrace.tasks.change_versions import Moved
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A registered model.")]
+
+
+def promote(
+    model: Model,
+    version: Annotated[
+        int | None,
+        typer.Argument(min=1, help="The version's number; the challenger if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a version the alias champion, which makes it live; `millrace rollback` takes it back."""
+    chosen = prepare()
+    with console.reserve_stdout():
+        from millrace.tasks.change_versions import promote_version
+
+        moved = promote_version(chosen.installation(), model, version)
+    _show(moved, chosen, as_json=as_json)
+
+
+def rollback(model: Model, as_json: AsJson = False) -> None:
+    """Give the alias champion back to the version that was live, or champion, before."""
+    chosen = prepare()
+    with console.reserve_stdout():
+        from millrace.tasks.change_versions import roll_back
+
+        moved = roll_back(chosen.installation(), model)
+    _show(moved, chosen, as_json=as_json)
+
+
+def delete(
+    model: Model,
+    version: Annotated[int, typer.Argument(min=1, help="The version's number.")],
+    as_json: AsJson = False,
+) -> None:
+    """Delete a version and its files, unless an alias, a server, a job or a file needs it."""
+    chosen = prepare()
+    with console.reserve_stdout():
+        from millrace.flows.cli.clean import with_scheduled
+        from millrace.tasks.change_versions import delete_version
+        from millrace.tasks.retention.clean import read_texts
+
+        installation = with_scheduled(chosen)
+        named = read_texts(installation.pipeline_files)
+        deleted = delete_version(installation, model, version, named)
+    if as_json:
+        console.print_json(deleted)
+    else:
+        report(f"deleted {deleted.model} version {deleted.version} and its files")
+
+
+def _show(moved: "Moved", chosen: "Settings", *, as_json: bool) -> None:
+    if as_json:
+        console.print_json(moved)
+        return
+    version = f"{moved.model} version {moved.version}"
+    if not moved.changed:
+        report(f"{version} is the champion already")
+    else:
+        before = f"; before it was version {moved.before}" if moved.before else ""
+        report(f"{version} is the champion{before}")
+    if moved.live == moved.version:
+        return
+    from millrace.flows.run_state import is_supervisor_alive
+
+    if is_supervisor_alive(chosen.run):
+        console.print_hint("`up` makes it live within a minute; `millrace release` waits for it")
+    else:
+        console.print_hint("`millrace up` serves it; for a Triton elsewhere run `millrace release`")
