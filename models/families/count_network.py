@@ -19,7 +19,11 @@ COUNTED_ROWS = 2
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that torch starts; views start none."""
+    """Counts the operations that torch starts; views start none.
+
+    A tensor on `meta` has no value, but the mask of a text asks whether all tokens are real ones.
+    They are in the counted rows, so a truth value that is asked for is true.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,6 +32,9 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         if not func.is_view:
             self.count += 1
+        is_asked = func is torch.ops.aten._local_scalar_dense.default
+        if is_asked and args[0].is_meta and args[0].dtype == torch.bool:
+            return True
         return func(*args, **(kwargs or {}))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version
 
+from millrace.models.common.hardware import memory_bytes
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.inference.row_batches import PLACES
@@ -184,7 +185,8 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
             "max_tokens": tokenizer.max_tokens,
         }
     if ":" in pipeline.model.family or pipeline.model.pretrained is not None:
-        return _count(pipeline, inputs, facts.outputs, "cpu")
+        large = _count_if_large(pipeline, inputs, facts.outputs)
+        return large or _count(pipeline, inputs, facts.outputs, "cpu")
     kept = KeptCounts(installation.home)
     spec = pipeline.model.model_dump(mode="json", include={"family", "params"})
     named = json.dumps([version("millrace"), spec, inputs, facts.outputs], sort_keys=True)
@@ -198,7 +200,7 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
 
 
 def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int, device: str) -> NetworkCost:
-    """Build and count the module; on the CPU where it needs values, as the mask of a text does."""
+    """Build and count the module."""
     import numpy as np
     import torch
 
@@ -211,11 +213,22 @@ def _count(pipeline: Pipeline, inputs: Mapping[str, int], outputs: int, device: 
         if tokens is None
         else np.ones((COUNTED_ROWS, tokens), np.int64)
     )
-    try:
-        with torch.device(device):
-            module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
-        return count_network(module, example)
-    except RuntimeError:
-        if device == "cpu":
-            raise
-        return _count(pipeline, inputs, outputs, "cpu")
+    with torch.device(device):
+        module = build_module(pipeline.model, pipeline.folder, inputs, outputs)
+    return count_network(module, example)
+
+
+def _count_if_large(
+    pipeline: Pipeline, inputs: Mapping[str, int], outputs: int
+) -> NetworkCost | None:
+    """Return the count of a user's module whose weights fill the memory; None for another.
+
+    It is counted on the device `meta`, without memory. What cannot be built there is counted on the
+    CPU: the code of a module may do anything. A pretrained encoder has its weights from files.
+    """
+    if pipeline.model.pretrained is not None:
+        return None
+    with suppress(Exception):
+        cost = _count(pipeline, inputs, outputs, "meta")
+        return cost if FLOAT * cost.parameters > memory_bytes() / 2 else None
+    return None

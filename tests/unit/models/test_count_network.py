@@ -8,6 +8,7 @@ from torch import nn
 from millrace.models.families.cnn import ResNet
 from millrace.models.families.count_network import count_network
 from millrace.models.families.mlp import Perceptron
+from millrace.models.families.text_classifier import TextClassifier
 
 
 def example(width, rows=2):
@@ -80,6 +81,18 @@ def test_the_counts_are_the_same_without_memory(make):
     with torch.device("meta"):
         weightless = make()
     assert count_network(weightless, example(64)) == count_network(make(), example(64))
+
+
+def test_a_text_is_counted_without_memory_as_with_it():
+    """The mask of a text asks whether all tokens are real ones."""
+
+    def make():
+        return TextClassifier(num_classes=3, vocab_size=50, padding=0, max_tokens=16)
+
+    with torch.device("meta"):
+        weightless = make()
+    tokens = np.ones((2, 16), np.int64)
+    assert count_network(weightless, tokens) == count_network(make(), tokens)
 
 
 def test_a_network_that_no_machine_holds_is_counted():
