@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
     "feature missing": Case(("z",), yaml=_dataset("my.csv", ", features: [x, z]")),
     "one class only": Case(("one class",), files={"my.csv": GOOD.replace(",b", ",a")}),
     "features all NaN": Case(
-        ("quarantine",),
+        ("no value in column 'x'", "dataset.features"),
         files={"my.csv": "x,w,y\n" + "".join(f"nan,{i}.5,{'ab'[i % 2]}\n" for i in range(60))},
     ),
     "too many bad rows": Case(
