@@ -1,6 +1,5 @@
 """`millrace init`: looks at data, and writes a short pipeline file for it."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, report
@@ -87,7 +87,9 @@ def _relative(data: str, file: Path) -> str:
     """Return a local path of data as the pipeline file needs it: from its own folder."""
     if "://" in data or data.startswith("sklearn:") or Path(data).is_absolute():
         return data
-    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", data):
+    from millrace.models.data.sources.open_source import FUNCTION
+
+    if FUNCTION.fullmatch(data):
         return data
     return os.path.relpath(Path.cwd() / data, file.resolve().parent)
 
@@ -102,9 +104,8 @@ def _look(source: str, folder: Path, target: str | None) -> "tuple[SeenRows, Sug
     spec = DatasetSpec(source=source, target=target or "")
     try:
         opened = open_source(spec, folder)
-        if (
-            opened.schema is not None and opened.schema.names
-        ):  # a target that is not there is refused
+        if opened.schema is not None and opened.schema.names:
+            # A source refuses a target that it does not have, and none is chosen yet.
             spec = spec.model_copy(update={"target": opened.schema.names[0]})
             opened = open_source(spec, folder)
         seen = look_at(opened, spec)
@@ -209,7 +210,8 @@ def _comment(text: str) -> str:
 
 
 def _scalar(text: str) -> str:
-    """Return text as a YAML scalar, in quotes where it needs them."""
-    plain = re.fullmatch(r"[A-Za-z_][\w./-]*", text) is not None
-    words = ("true", "false", "yes", "no", "on", "off", "null", "none", "nan", "y", "n")
-    return text if plain and text.lower() not in words else json.dumps(text, ensure_ascii=False)
+    """Return text as a YAML scalar, in quotes where it needs them, also in a list."""
+    listed: str = yaml.dump(
+        [text], Dumper=yaml.CSafeDumper, default_flow_style=True, allow_unicode=True, width=10**6
+    )
+    return listed.strip()[1:-1]

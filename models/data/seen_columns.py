@@ -16,9 +16,9 @@ from millrace.models.data.column_sample import (
     without_null_values,
 )
 from millrace.models.data.infer_schema import is_measured
+from millrace.models.data.sample_check import SAMPLE_ROWS
 from millrace.models.data.sources.source import Source
 
-SAMPLE_ROWS = 10_000
 MOST_COUNTED, MOST_SHOWN = 1000, 5
 """Different values up to which those of a column are counted, and how many of them are named."""
 

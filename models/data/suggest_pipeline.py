@@ -16,7 +16,7 @@ TARGET_NAMES = (
 )
 """Names, in small letters, of columns that are usually predicted; the likeliest first."""
 KEY_NAME = re.compile(
-    r"(?i)(^|[_\W])(id|key|uuid|guid|code|number|no|nr)$|^(id|key|uuid|index)|ID$"
+    r"(?i:(^|[_\W])(id|key|uuid|guid|code|number|no|nr)$|^(id|key|uuid|index)$)|[a-z]I[Dd]$"
 )
 """Names of columns that identify a row."""
 MOST_CATEGORIES = MAX_CATEGORIES
@@ -88,7 +88,7 @@ def suggest(seen: SeenRows, source: str, target: str | None = None) -> Suggestio
         word for each in (*learnt, chosen) for word, _ in each.missing_words if each is not text
     )
     unusable = any(each.type in ("other", "empty") for each in others)
-    share = chosen.nulls / max(seen.rows, 1)
+    share = (chosen.nulls + sum(n for _, n in chosen.missing_words)) / max(seen.rows, 1)
     return Suggestion(
         target=chosen,
         candidates=tuple(

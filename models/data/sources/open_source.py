@@ -26,7 +26,7 @@ from millrace.models.data.sources.python_source import SKLEARN_PREFIX, FunctionS
 from millrace.models.data.sources.source import Source
 from millrace.models.data.sources.text_source import TextSource, with_defaults
 
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def open_source(spec: DatasetSpec, folder: Path) -> Source:
@@ -43,7 +43,7 @@ def open_source(spec: DatasetSpec, folder: Path) -> Source:
     source = spec.source
     if source.startswith(SKLEARN_PREFIX):
         return open_sklearn(spec)
-    if _FUNCTION.fullmatch(source):
+    if FUNCTION.fullmatch(source):
         return FunctionSource(spec, folder)
     if spec.format == "delta" or (spec.format == "auto" and _is_delta(source, folder)):
         return open_delta(spec, source if "://" in source else str(resolve(source, folder)[1]))

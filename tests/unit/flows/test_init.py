@@ -15,6 +15,7 @@ from millrace.flows.cli.init import name_of
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data.sample_check import SampleCheck, check_sample
+from millrace.models.data.suggest_pipeline import KEY_NAME
 
 CHANCE = random.Random(5)
 
@@ -183,6 +184,13 @@ def test_data_without_a_task_is_refused(rows: str, said: str) -> None:
 )
 def test_the_name_is_from_the_data(data: str, name: str) -> None:
     assert name_of(data) == name
+
+
+def test_a_key_is_known_by_its_name() -> None:
+    named = {"id", "ID", "customer_id", "customerId", "order-no", "uuid", "key"}
+    assert {
+        name for name in (*named, "paid", "acid", "ideas", "index_score") if KEY_NAME.search(name)
+    } == named
 
 
 def test_json_names_the_file_and_the_choice() -> None:
