@@ -49,7 +49,7 @@ _TIMED: Bounds = {
     "cached": (0.0, 1.0),
 }
 _STARTED = ("step", "call", "calls", "job", "rounds")
-_CALL = ("operations", "weights", "cached", "activations", "kernels", "call")
+_CALL = ("operations", "functions", "weights", "cached", "activations", "kernels", "call")
 TREES, DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
     "training_step": Estimated(
@@ -92,8 +92,9 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "time of a batch job",
         "seconds",
         (
-            *("operations", "memory", "weights", "cached", "kernels", "calls", "rows", "job"),
-            *("tree_walk", "decoder_kernels", "decoder_calls", "decoder_job"),
+            *("operations", "functions", "memory", "weights", "cached"),
+            *("kernels", "calls", "rows", "job", "tree_walk"),
+            *("decoder_kernels", "decoder_calls", "decoder_job"),
         ),
         bounds=_TIMED,
     ),

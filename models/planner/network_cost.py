@@ -21,7 +21,9 @@ class NetworkCost:
         parameters: number of parameters.
         trained: number of parameters that are trained.
         forward_flops: operations of matrix products and convolutions of a row, forward.
-        training_flops: the same, forward and backward.
+        activation_flops: those of them between two activations, as in attention.
+        function_elements: elements of softmax, normalizations, GELU and the like, forward.
+        training_flops: as `forward_flops`, forward and backward.
         saved_bytes: bytes that a row keeps for the backward pass, its input included.
         forward_kernels: operations that the forward pass starts.
         training_kernels: operations that the forward and the backward pass start.
@@ -31,6 +33,8 @@ class NetworkCost:
     parameters: int
     trained: int
     forward_flops: float
+    activation_flops: float
+    function_elements: float
     training_flops: float
     saved_bytes: float
     forward_kernels: int

@@ -101,6 +101,9 @@ class ServingWork:
     Attributes:
         variants: the variants of which one is served.
         flops_per_unit: operations of a unit.
+        activation_flops: those of them between two activations, which stay in float32 where the
+            weights are integers.
+        function_elements: elements of softmax, normalizations, GELU and the like of a unit.
         bytes_per_unit: bytes of the activations of a unit, read and written.
         kernels: operations that a call of the model starts.
         call_units: units of a full call.
@@ -125,6 +128,8 @@ class ServingWork:
     generation: Generation | None = None
     engine: Engine = "onnxruntime"
     measured_prompt: int = 0
+    activation_flops: float = 0.0
+    function_elements: float = 0.0
 
 
 @dataclass(frozen=True)

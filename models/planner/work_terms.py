@@ -15,6 +15,9 @@ RUNTIME_BYTES, SERVING_BYTES = 400e6, 100e6
 Runtime. On a CPU the weight of the term corrects it."""
 CELL_BYTES = 4
 """Bytes of a value in the rows that trees are trained on."""
+TURN_ELEMENTS = 16
+"""Elements of softmax, of a normalization or of GELU that a core of a CPU does in a turn, about."""
+INTEGERS = ("int8", "int4")
 _STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
 _ACTIVATIONS = ("activations", "logits")
 
@@ -159,12 +162,17 @@ def call_terms(
     if serving.engine == "trees":
         return {**terms, "tree_walk": moved, "call": fixed}
     prefix = DECODER if serving.engine == "openvino" else ""
-    flops = serving.flops_per_unit * units
+    between = serving.activation_flops * units
+    flops = serving.flops_per_unit * units - between
+    kept = "fp32" if variant.data_type in INTEGERS else variant.data_type
+    turns = serving.function_elements * units / TURN_ELEMENTS / (device.cores or 1)
     read = variant.weight_bytes * sharing / device.memory_bandwidth
     streamed = _streamed_share(variant.weight_bytes * serving.instances, device)
     return {
         **terms,
-        "operations": flops * sharing / device.rate(variant.data_type),
+        "operations": sharing
+        * (flops / device.rate(variant.data_type) + between / device.rate(kept)),
+        "functions": turns * sharing * device.python_seconds if device.cores else 0.0,
         "weights": streamed * read,
         "cached": (1 - streamed) * read,
         "activations": moved,
@@ -240,6 +248,7 @@ def job_terms(
     return {
         **dict.fromkeys(QUANTITIES["batch_job"].terms, 0.0),
         "operations": one["operations"] * units / actors,
+        "functions": one["functions"] * units / actors,
         "memory": one["activations"] * units / actors,
         "weights": one["weights"] * calls / actors,
         "cached": one["cached"] * calls / actors,

@@ -51,6 +51,8 @@ def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFact
     online = ServingWork(
         variants=variants,
         flops_per_unit=cost.forward_flops,
+        activation_flops=cost.activation_flops,
+        function_elements=cost.function_elements,
         bytes_per_unit=2 * cost.saved_bytes,
         kernels=cost.forward_kernels,
         input_bytes=cost.input_bytes,

@@ -42,6 +42,32 @@ def test_a_convolution_counts_every_place():
     assert cost.forward_flops == 2 * 64 * 9 * 4
 
 
+def test_attention_is_products_of_activations_and_a_softmax():
+    class Attention(nn.Module):
+        def __init__(self, fused):
+            super().__init__()
+            self.enter, self.fused = nn.Linear(16, 3 * 16), fused
+
+        def forward(self, rows):
+            queries, keys, values = self.enter(rows.reshape(-1, 1, 6, 16)).chunk(3, -1)
+            if self.fused:
+                return nn.functional.scaled_dot_product_attention(queries, keys, values)
+            return (queries @ keys.transpose(-1, -2)).softmax(-1) @ values
+
+    for fused, device in ((False, "cpu"), (True, "cpu"), (True, "meta")):
+        cost = count_network(Attention(fused).to(device), example(6 * 16))
+        assert cost.activation_flops == 2 * (2 * 6 * 6 * 16)
+        assert cost.forward_flops == 2 * 6 * 16 * 48 + cost.activation_flops
+        assert cost.function_elements == 6 * 6
+        assert cost.training_flops >= 3 * cost.forward_flops - 2 * 6 * 16 * 48
+
+
+def test_what_the_export_folds_into_weights_is_no_function():
+    layers = (nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.LayerNorm(12), nn.GELU())
+    cost = count_network(nn.Sequential(*layers), example(8))
+    assert (cost.function_elements, cost.activation_flops) == (2 * 12, 0)
+
+
 def test_a_frozen_layer_is_not_trained():
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     net[0].requires_grad_(False)

@@ -206,7 +206,7 @@ def test_the_page_has_what_three_runs_change():
 
 def test_three_runs_change_little_where_nothing_is_to_be_learnt():
     for name, (before, after) in mean_errors(1.0).items():
-        assert after < before + 0.06, name
+        assert after < before + 0.10, name
 
 
 def test_a_measurement_that_lacks_a_term_with_a_weight_does_not_count():

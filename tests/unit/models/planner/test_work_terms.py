@@ -65,6 +65,24 @@ def test_weights_beyond_the_cache_are_read_from_memory_without_a_jump():
     assert call_terms(SERVICE, variant_of(32e6), 1, TWO_CORES)["weights"] == 0.0
 
 
+def test_products_of_activations_are_not_faster_in_integers():
+    def operations(data_type, share):
+        service = replace(SERVICE, activation_flops=share * SERVICE.flops_per_unit)
+        return call_terms(service, Variant("x", data_type, 1e3), 1, TWO_CORES)["operations"]
+
+    assert operations("int8", 0) < operations("int8", 0.5) < operations("int8", 1)
+    assert operations("int8", 1) == operations("fp32", 1) == operations("fp32", 0)
+
+
+def test_functions_take_the_time_of_a_core():
+    def seconds(threads, elements=3.2e6):
+        service = replace(SERVICE, function_elements=elements, threads=threads)
+        return call_terms(service, VARIANT, 1, TWO_CORES)["functions"]
+
+    assert seconds(1) == pytest.approx(2e5 * TWO_CORES.device.python_seconds)
+    assert (seconds(2), seconds(1, 0.0)) == (seconds(1) / 2, 0.0)
+
+
 def test_a_larger_network_does_not_shorten_a_batch_job():
     def estimate(weight_bytes):
         terms = job_terms(SERVICE, variant_of(weight_bytes), 1e6, 1e5, TWO_CORES)
