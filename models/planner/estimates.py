@@ -47,9 +47,11 @@ _TIMED: Bounds = {
     "operations": _AT_LEAST_ONCE,
     "weights": _AT_LEAST_ONCE,
     "cached": (0.0, 1.0),
+    "integer_cached": (0.0, 1.0),
 }
 _STARTED = ("step", "call", "calls", "job", "rounds")
-_CALL = ("operations", "functions", "weights", "cached", "activations", "kernels", "call")
+_WEIGHTS = ("weights", "cached", "integer_cached")
+_CALL = ("operations", "functions", *_WEIGHTS, "activations", "kernels", "quantization", "call")
 TREES, DECODER = "tree_", "decoder_"
 QUANTITIES: Mapping[Name, Estimated] = {
     "training_step": Estimated(
@@ -92,8 +94,8 @@ QUANTITIES: Mapping[Name, Estimated] = {
         "time of a batch job",
         "seconds",
         (
-            *("operations", "functions", "memory", "weights", "cached"),
-            *("kernels", "calls", "rows", "job", "tree_walk"),
+            *("operations", "functions", "memory", *_WEIGHTS, "kernels", "quantization"),
+            *("calls", "rows", "job", "tree_walk"),
             *("decoder_kernels", "decoder_calls", "decoder_job"),
         ),
         bounds=_TIMED,

@@ -103,7 +103,8 @@ class ServingWork:
         flops_per_unit: operations of a unit.
         activation_flops: those of them between two activations, which stay in float32 where the
             weights are integers.
-        function_elements: elements of softmax, normalizations, GELU and the like of a unit.
+        function_elements: elements of softmax, normalizations, GELU and the like of a unit; of
+            trees the nodes that it visits.
         bytes_per_unit: bytes of the activations of a unit, read and written.
         kernels: operations that a call of the model starts.
         call_units: units of a full call.

@@ -16,7 +16,8 @@ Runtime. On a CPU the weight of the term corrects it."""
 CELL_BYTES = 4
 """Bytes of a value in the rows that trees are trained on."""
 TURN_ELEMENTS = 16
-"""Elements of softmax, of a normalization or of GELU that a core of a CPU does in a turn, about."""
+"""Elements of softmax, of a normalization or of GELU, or nodes of trees, that a core of a CPU does
+in a turn, about."""
 INTEGERS = ("int8", "int4")
 _STATES = ("weights", "gradients", "gradient buckets", "optimizer", "trees")
 _ACTIVATIONS = ("activations", "logits")
@@ -159,24 +160,31 @@ def call_terms(
     terms = dict.fromkeys(QUANTITIES["online_call"].terms, 0.0)
     waits = _crowd(serving.instances, device)
     fixed = waits * CALL_TURNS * device.python_seconds
+    elements = serving.function_elements * units * sharing
+    turns = elements / TURN_ELEMENTS / device.cores if device.cores else 0.0
     if serving.engine == "trees":
-        return {**terms, "tree_walk": moved, "call": fixed}
+        # The nodes of usual trees lie in the cache, so a CPU's bandwidth says nothing of them.
+        walk = turns * device.python_seconds if device.cores else moved
+        return {**terms, "tree_walk": walk, "call": fixed}
     prefix = DECODER if serving.engine == "openvino" else ""
     between = serving.activation_flops * units
     flops = serving.flops_per_unit * units - between
+    is_quantized = variant.data_type in INTEGERS and not prefix
     kept = "fp32" if variant.data_type in INTEGERS else variant.data_type
-    turns = serving.function_elements * units / TURN_ELEMENTS / (device.cores or 1)
+    kernels = waits * serving.kernels * device.kernel_seconds
     read = variant.weight_bytes * sharing / device.memory_bandwidth
     streamed = _streamed_share(variant.weight_bytes * serving.instances, device)
     return {
         **terms,
         "operations": sharing
         * (flops / device.rate(variant.data_type) + between / device.rate(kept)),
-        "functions": turns * sharing * device.python_seconds if device.cores else 0.0,
+        "functions": turns * device.python_seconds,
         "weights": streamed * read,
-        "cached": (1 - streamed) * read,
+        "integer_cached" if is_quantized else "cached": (1 - streamed) * read,
+        # Activations are quantized before an operation, and scaled after it.
+        "quantization": kernels if is_quantized else 0.0,
         "activations": moved,
-        f"{prefix}kernels": waits * serving.kernels * device.kernel_seconds,
+        f"{prefix}kernels": kernels,
         f"{prefix}call": fixed,
     }
 
@@ -252,6 +260,8 @@ def job_terms(
         "memory": one["activations"] * units / actors,
         "weights": one["weights"] * calls / actors,
         "cached": one["cached"] * calls / actors,
+        "integer_cached": one["integer_cached"] * calls / actors,
+        "quantization": one["quantization"] * calls / actors,
         "tree_walk": one["tree_walk"] * units / actors,
         "rows": 0.0 if prefix else units * ROW_TURNS * python,
         f"{prefix}kernels": one[f"{prefix}kernels"] * calls / actors,

@@ -51,6 +51,7 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
         variants=(Variant("onnx-fp32", "fp32", float(nodes * NODE_BYTES)),),
         flops_per_unit=walk,
         bytes_per_unit=float(trees * depth * NODE_BYTES),
+        function_elements=float(trees * depth),
         kernels=3,
         input_bytes=row_bytes,
         output_bytes=float(FLOAT * facts.outputs),

@@ -83,6 +83,25 @@ def test_functions_take_the_time_of_a_core():
     assert (seconds(2), seconds(1, 0.0)) == (seconds(1) / 2, 0.0)
 
 
+def test_a_variant_in_integers_quantizes_its_activations():
+    def terms(data_type, engine="onnxruntime"):
+        service = replace(SERVICE, engine=engine)
+        return call_terms(service, Variant("x", data_type, 1e3), 1, TWO_CORES)
+
+    floats, integers = terms("fp32"), terms("int8")
+    assert (floats["quantization"], floats["integer_cached"]) == (0.0, 0.0)
+    assert integers["quantization"] == integers["kernels"] > 0
+    assert (integers["integer_cached"], integers["cached"]) == (floats["cached"], 0.0)
+    assert terms("int8", "openvino")["quantization"] == 0.0
+
+
+def test_trees_are_walked_at_the_speed_of_a_core_not_of_the_memory():
+    service = replace(SERVICE, engine="trees", function_elements=3.2e6, threads=1)
+    slow = replace(TWO_CORES, device=TWO_CORES.device.model_copy(update={"memory_bandwidth": 1e9}))
+    walks = [call_terms(service, VARIANT, 1, each)["tree_walk"] for each in (TWO_CORES, slow)]
+    assert walks[0] == walks[1] == pytest.approx(2e5 * TWO_CORES.device.python_seconds)
+
+
 def test_a_larger_network_does_not_shorten_a_batch_job():
     def estimate(weight_bytes):
         terms = job_terms(SERVICE, variant_of(weight_bytes), 1e6, 1e5, TWO_CORES)
