@@ -93,8 +93,10 @@ def build_module(
         InputError: the params do not fit the constructor, or nothing can be trained.
     """
     family = family_of(spec, folder)
+    given = {**inputs, "num_classes": outputs, **_base(spec, folder)}
+    _require_arguments(spec, family, given)
     try:
-        net = family(num_classes=outputs, **inputs, **_base(spec, folder), **spec.params)
+        net = family(**given, **spec.params)
     except InputError:
         raise
     except Exception as error:  # the user's own constructor may raise anything
@@ -105,6 +107,13 @@ def build_module(
             valid=f"{spec.family}{_signature(family)}",
             hint=f"fix model.params in the pipeline file{', or the module' if location else ''}",
         ) from error
+    if not isinstance(net, nn.Module):
+        raise InputError(
+            f"the family {spec.family!r} returned no torch.nn.Module",
+            seen=type(net).__name__,
+            valid="a torch.nn.Module class, or a function that returns a module",
+            hint="return the module, or name its class in model.family",
+        )
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise InputError(
             f"the family {spec.family!r} has no parameters to train",
@@ -112,6 +121,57 @@ def build_module(
             hint="register layers as attributes of the module",
         )
     return net
+
+
+def _require_arguments(spec: ModelSpec, family: Family, given: Mapping[str, Any]) -> None:
+    """Refuse a constructor that does not take what a module is given, or `model.params`.
+
+    Args:
+        spec: the pipeline file's `model` part.
+        family: the user's class or function.
+        given: the arguments that Millrace passes, by name.
+    """
+    try:
+        parameters = inspect.signature(family).parameters
+    except (TypeError, ValueError):  # code in C says nothing; the call itself does
+        return
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {name: each for name, each in parameters.items() if each.kind in kinds}
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    contract = f"{', '.join(given)} and model.params, by these names"
+    seen = f"{spec.family}{_signature(family)}"
+    lacking = [] if takes_any else [name for name in given if name not in named]
+    if lacking:
+        raise InputError(
+            f"the family {spec.family!r} does not take {' and '.join(lacking)}",
+            seen=seen,
+            valid=f"a class or function that takes {contract}",
+            hint=f"add {', '.join(lacking)} to its arguments; num_classes is the number of "
+            "outputs, 1 in a regression",
+        )
+    if twice := [name for name in spec.params if name in given]:
+        raise InputError(
+            f"model.params has {', '.join(twice)}, which Millrace itself passes",
+            valid=contract,
+            hint=f"leave {', '.join(twice)} out of model.params",
+        )
+    own = [name for name in named if name not in given]
+    if unknown := [] if takes_any else [name for name in spec.params if name not in own]:
+        raise InputError(
+            f"the family {spec.family!r} takes no {' and no '.join(unknown)}, which model.params "
+            "has",
+            seen=seen,
+            valid=", ".join(own) or "no params",
+            hint=nearest(unknown[0], own) or "leave it out, or add it to the arguments",
+        )
+    empty = inspect.Parameter.empty
+    if needed := [n for n in own if n not in spec.params and named[n].default is empty]:
+        raise InputError(
+            f"the family {spec.family!r} needs {' and '.join(needed)}, which model.params lacks",
+            seen=seen,
+            valid=f"a value for each argument; Millrace passes {', '.join(given)}",
+            hint=f"set model.params: {{{needed[0]}: …}}, or give it a default",
+        )
 
 
 def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def test_a_family_like_no_other_is_told_how_to_bring_its_own() -> None:
 @pytest.mark.parametrize("family", ["mlp", "cnn"])
 def test_params_that_do_not_fit_are_answered_with_the_signature(family: str) -> None:
     message = told(family, hiden=[3])
-    assert "unexpected keyword argument 'hiden'" in message
-    assert f"{family}(in_features: int, num_classes: int, " in message
+    assert f"the family '{family}' takes no hiden, which model.params has" in message
+    assert f"seen: {family}(in_features: int, num_classes: int, " in message
+    assert ("did you mean 'hidden'?" in message) == (family == "mlp")
 
 
 @pytest.mark.parametrize("hidden", ["64", [-3], [2.5], None])
@@ -198,6 +200,41 @@ def test_a_forward_that_fails_is_the_users_mistake(folder: Path) -> None:
 
 def test_a_constructor_that_fails_is_the_users_mistake(folder: Path) -> None:
     assert "could not be built" in told("net:Net", folder, width=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "params", "words"),
+    [
+        ("in_features, hidden=3", {}, "does not take num_classes; .*add num_classes to its"),
+        ("hidden=3", {}, "does not take in_features and num_classes"),
+        ("in_features, num_classes, hidden", {}, "needs hidden, which model.params lacks"),
+        ("in_features, num_classes", {"num_classes": 3}, "has num_classes, which Millrace itself"),
+        ("in_features, num_classes, depth=1", {"dept": 1}, "takes no dept, .*did you mean 'depth'"),
+    ],
+)
+def test_a_constructor_with_other_arguments_is_told_the_contract(
+    tmp_path: Path, arguments: str, params: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "net.py").write_text(
+        f"from torch import nn\nclass Net(nn.Linear):\n    def __init__(self, {arguments}):\n"
+        "        super().__init__(16, 2)\n"
+    )
+    message = told("net:Net", tmp_path, **params).replace("\n", "; ")
+    assert re.search(words, message), message
+
+
+@pytest.mark.parametrize("arguments", ["in_features, num_classes, *, width=3", "**given"])
+def test_a_constructor_may_take_them_by_name_alone(tmp_path: Path, arguments: str) -> None:
+    (tmp_path / "net.py").write_text(
+        f"from torch import nn\nclass Net(nn.Linear):\n    def __init__(self, {arguments}):\n"
+        "        super().__init__(16, 2)\n"
+    )
+    assert linear_widths(build("net:Net", tmp_path, width=4)) == [(16, 2)]
+
+
+def test_what_returns_no_module_is_told(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make(in_features, num_classes):\n    return 7\n")
+    assert "returned no torch.nn.Module" in told("net:make", tmp_path)
 
 
 def test_a_built_network_is_ready_to_train() -> None:
