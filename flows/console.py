@@ -105,6 +105,11 @@ def print_hint(text: str, label: str = "next") -> None:
     Console(stderr=True, highlight=False).print(Text(safe(f"{label}: {text}"), style="dim"))
 
 
+def print_line(line: str) -> None:
+    """Print a line of a result."""
+    sys.stdout.write(safe(line) + "\n")
+
+
 def print_piece(text: str) -> None:
     """Print a part of a text without ending the line."""
     sys.stdout.write(text)

@@ -14,15 +14,13 @@ from typing import Any
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.dataset_spec import SPLITS, Split
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
-from millrace.models.data.lacked_columns import LackedColumns
 from millrace.models.data.publish_decision import is_unchanged
 from millrace.models.data.read_source import Progress
-from millrace.models.data.repeated_keys import describe_repeated
-from millrace.models.data.schema import describe_schema
-from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.snapshots import Snapshot, count_rows
 from millrace.models.data.spool import staging_folder
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks.kinds.steps import steps_of
@@ -33,28 +31,16 @@ class FullCheck:
     """What a check of all rows found.
 
     Attributes:
-        rows: number of good rows.
-        quarantined: number of rows that a run puts into quarantine.
-        reasons: number of these rows by reason.
+        snapshot: the snapshot that a run would make; its rows are gone.
+        split_rows: number of rows of each split.
         unchanged: whether the newest snapshot has these rows, so that a run publishes nothing.
-        repeated_keys: what rows with the key of an earlier row mean; empty if there are none.
-        line_breaks: number of cells of CSV files that have line breaks.
-        lacked_columns: the files of the source that lack columns of the table.
-        left_out: number of rows that are left out, because their keys were forgotten.
-        schema: the columns, in one line.
         model: the training that was prepared, in words; empty if the model was not built, because
             the pipeline names registered versions.
     """
 
-    rows: int
-    quarantined: int
-    reasons: Mapping[str, int]
+    snapshot: Snapshot
+    split_rows: Mapping[Split, int]
     unchanged: bool
-    repeated_keys: str
-    line_breaks: int
-    lacked_columns: tuple[LackedColumns, ...]
-    left_out: int
-    schema: str
     model: str
 
 
@@ -94,17 +80,11 @@ def check_all(
             run = TrackedRun(place.tracking_uri, "", "check")
             model = steps.prepare(pipeline, place, snapshot, run).summary
         return FullCheck(
-            rows=snapshot.rows,
-            quarantined=snapshot.quarantined,
-            reasons=dict(snapshot.reasons),
+            snapshot=snapshot,
+            split_rows={
+                name: count_rows(snapshot, name, pipeline.dataset.split) for name in SPLITS
+            },
             unchanged=is_unchanged(snapshot, stored),
-            repeated_keys=describe_repeated(snapshot.repeated_keys, snapshot.schema.key)
-            if snapshot.repeated_keys
-            else "",
-            line_breaks=snapshot.line_breaks,
-            lacked_columns=snapshot.lacked_columns,
-            left_out=snapshot.left_out,
-            schema=describe_schema(snapshot.schema),
             model=model,
         )
 

@@ -27,7 +27,7 @@ from millrace.models.planner.compare import HOURS_OF_A_MONTH, Bounds, Verdict, j
 from millrace.models.planner.measurements import read_measurements
 from millrace.models.planner.packing import Demand, PackedDevice, pack_devices, replicas_of
 from millrace.models.planner.quantity import Cell
-from millrace.models.planner.sheet import MemoryFault, plan_sheet
+from millrace.models.planner.sheet import Sheet, plan_sheet
 from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
@@ -50,6 +50,7 @@ def plan_pipeline(
     load_per_second: float | None = None,
     budget: float | None = None,
     call_functions: bool,
+    facts: DataFacts | None = None,
 ) -> tuple[Verdict, ...]:
     """Return the plan of the pipeline on each kind of machine, and what bounds it breaks.
 
@@ -61,13 +62,15 @@ def plan_pipeline(
         budget: most dollars a month; None: no bound.
         call_functions: whether a source that is a Python function may be called, if there is no
             snapshot.
+        facts: what is known of the data; None: what the newest snapshot or a sample shows.
 
     Raises:
         InputError: a device is unknown, or the model cannot be built.
         TransientError: the source or MLflow cannot be reached.
     """
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
-    steps, pipeline, facts = _planned(pipeline, installation, call_functions=call_functions)
+    steps, pipeline = _pinned(pipeline, installation)
+    facts = facts or data_facts(pipeline, installation, call_functions=call_functions)
     measured = read_measurements(ledger_of(installation))
     measured = of_kind(measured, kind_of_family(pipeline.model.family))
     bounds = replace(bounds_of(pipeline, budget), load=load_per_second)
@@ -159,15 +162,24 @@ def _rate(speed: Cell) -> float:
     return next(each.value for each in speed if each.unit == "per second")
 
 
-def memory_faults(pipeline: Pipeline, installation: Installation) -> tuple[MemoryFault, ...]:
-    """Return what of a pipeline does not fit into this machine's memory.
+def plan_here(
+    pipeline: Pipeline, installation: Installation, facts: DataFacts | None = None
+) -> Sheet:
+    """Return the plan of a pipeline on this machine.
+
+    Args:
+        pipeline: the pipeline.
+        installation: its home keeps this machine's measurements.
+        facts: what is known of the data; None: what the newest snapshot or a sample shows.
 
     Raises:
         InputError: the model cannot be built.
         TransientError: the source or MLflow cannot be reached.
     """
-    (verdict,) = plan_pipeline(pipeline, installation, THIS_MACHINE, call_functions=True)
-    return verdict.sheet.faults
+    (verdict,) = plan_pipeline(
+        pipeline, installation, THIS_MACHINE, call_functions=True, facts=facts
+    )
+    return verdict.sheet
 
 
 def bounds_of(pipeline: Pipeline, budget: float | None = None) -> Bounds:
@@ -201,19 +213,18 @@ def work_of(pipeline: Pipeline, installation: Installation, *, call_functions: b
 
     By its newest snapshot, or a sample of its source.
     """
-    steps, pipeline, facts = _planned(pipeline, installation, call_functions=call_functions)
+    steps, pipeline = _pinned(pipeline, installation)
+    facts = data_facts(pipeline, installation, call_functions=call_functions)
     cpu = Machines(THIS_MACHINE, this_device(installation.home))
     return steps.plan(pipeline_on(pipeline, cpu), installation, facts)
 
 
-def _planned(
-    pipeline: Pipeline, installation: Installation, *, call_functions: bool
-) -> tuple[KindSteps, Pipeline, DataFacts | None]:
-    """Return the steps of the pipeline's kind, its versions pinned, and what its data is."""
+def _pinned(pipeline: Pipeline, installation: Installation) -> tuple[KindSteps, Pipeline]:
+    """Return the steps of the pipeline's kind, and the pipeline with its versions pinned."""
     steps = steps_of(kind_of_family(pipeline.model.family))
     if steps.names_versions(pipeline):
         pipeline = steps.pin_versions(pipeline, installation)
-    return steps, pipeline, data_facts(pipeline, installation, call_functions=call_functions)
+    return steps, pipeline
 
 
 def known_devices(

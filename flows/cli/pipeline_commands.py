@@ -34,11 +34,15 @@ def check(
     file: PipelineFile,
     set_: Overrides = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all rows and build the model, not only a sample.")
+        bool,
+        typer.Option("--full", help="Read all rows, build the model, estimate memory and time."),
+    ] = False,
+    resolved: Annotated[
+        bool, typer.Option("--resolved", help="Print the file with all defaults too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a pipeline file and its data, and print the file with all defaults."""
+    """Check a pipeline file and its data, and say in about ten lines what a run does."""
     from millrace.flows.cli import check_data
     from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
     from millrace.models.preflight import preflight
@@ -47,19 +51,24 @@ def check(
     unreachable = preflight(pipeline)
     _check_pinned_versions(pipeline)
     if full:
-        check_data.check_all_rows(pipeline)
+        found = check_data.check_all_rows(pipeline)
     elif unreachable:  # the file is not at fault, and a run tries again
-        report(f"the source was not checked: {unreachable}")
+        found = check_data.CheckReport((f"rows: the source was not checked: {unreachable}",))
     else:
-        check_data.check_first_rows(pipeline)
+        found = check_data.check_first_rows(pipeline)
     if as_json:
-        console.print_json(pipeline.model_dump(mode="json"))
+        values = {"pipeline": pipeline.model_dump(mode="json"), "data": found.as_json()}
+        console.print_json(values)
         return
-    sys.stdout.write(resolved_yaml(pipeline))
+    lines = [*found.lines, *(f"warning: {each}" for each in found.warnings)]
     if pipeline.rollout.kind != "direct":
         from millrace.serving.rollout.rollout import describe_traffic
 
-        report(describe_traffic(pipeline.rollout))
+        lines.append(describe_traffic(pipeline.rollout))
+    if resolved:
+        sys.stdout.write(resolved_yaml(pipeline))
+    for line in lines:
+        report(line) if resolved else console.print_line(line)
 
 
 def _check_pinned_versions(pipeline: "Pipeline") -> None:

@@ -17,6 +17,7 @@ NULL_VALUES = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None
 """Words that are read as null where the pipeline file names none."""
 
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 SOURCES = "millrace.models.data.sources"
 

@@ -1,6 +1,7 @@
-"""`check` reads the first rows, `check --full` all of them; both print the pipeline alone."""
+"""`check` reads the first rows, `check --full` all of them; both say what they hold."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +34,41 @@ def check(file: Path, rows: str, *options: str) -> tuple[str, str]:
     if done.exception is not None:
         raise done.exception
     assert not (file.parent / "home").exists()
-    return done.stdout, done.stderr
+    return done.stdout, done.output
 
 
-def test_the_sample_is_described_beside_the_pipeline(file: Path) -> None:
-    out, err = check(file, GOOD)
+def test_the_rows_and_the_run_are_described(file: Path) -> None:
+    out, shown = check(file, GOOD)
+    assert out.splitlines() == [
+        "rows: all 400 rows of r.csv, all good",
+        "numbers: x int 0 to 399",
+        "key: none, so a row is known by a hash of its values; see dataset.key",
+        "target: y, 2 classes: 0 50%, 1 50%",
+        "split: about 320 to train, 40 to validate, 40 to test",
+        "a run: trains mlp, exports onnx-fp32, onnx-optimized, onnx-int8-dynamic, "
+        "onnx-int8-static, leaves the promotion to you",
+    ]
+
+
+def test_the_resolved_file_is_printed_beside_them(file: Path) -> None:
+    out, shown = check(file, GOOD, "--resolved")
     assert yaml.safe_load(out)["name"] == "t"
-    assert "sample: the first 400 rows, all good" in err
-    assert "target y" in err
+    assert "target: y, 2 classes" in shown
 
 
-def test_json_is_the_pipeline_alone(file: Path) -> None:
-    assert json.loads(check(file, GOOD, "--json")[0])["name"] == "t"
+def test_json_has_the_pipeline_and_the_data(file: Path) -> None:
+    found = json.loads(check(file, GOOD + ",1\n", "--json")[0])
+    assert found["pipeline"]["name"] == "t"
+    data = found["data"]
+    assert (data["rows"], data["bad"], data["is_whole"]) == (400, 1, True)
+    assert data["reasons"] == {"x: null": 1}
+    assert data["split"] == {"train": 320, "validation": 40, "test": 40}
+    assert data["statistics"]["y"]["counts"] == [[0, 200], [1, 200]]
 
 
 def test_bad_rows_of_the_sample_are_counted(file: Path) -> None:
     _, err = check(file, GOOD + ",1\n,0\n1,0,7\n")
-    assert "sample: the first 403 rows, 3 of them bad: x: null (2); " in err
+    assert "rows: all 403 rows of r.csv, 3 of them bad: x: null (2); " in err
 
 
 def test_a_sample_that_a_run_would_refuse_is_told_with_what_accepts_it(file: Path) -> None:
@@ -63,10 +82,13 @@ def test_rows_after_the_sample_are_read_by_full_only(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample_check, "SAMPLE_ROWS", 100)
-    assert "the first 100 rows, all good" in check(file, GOOD + ",1\n")[1]
+    assert "the first 100 rows of r.csv, all good" in check(file, GOOD + ",1\n")[1]
     _, err = check(file, GOOD + ",1\n", "--full")
-    assert "rows: 401, 1 to quarantine: x: null (1); a run publishes them" in err
+    assert "rows: 401 of r.csv, 1 to quarantine: x: null (1); a run publishes them" in err
     assert "model: built, " in err
+    assert re.search(r"^split: \d+ to train, \d+ to validate, \d+ to test$", err, re.MULTILINE)
+    assert re.search(r"^memory: .*B.* on each of 2 workers$", err, re.MULTILINE)
+    assert re.search(r"^time: .* of training steps, an answer in ", err, re.MULTILINE)
 
 
 def test_full_says_what_a_run_would_do_after_an_earlier_one(
@@ -86,13 +108,13 @@ def test_full_says_what_a_run_would_do_after_an_earlier_one(
 
     def full(rows: str) -> str:
         (file.parent / "r.csv").write_text(rows)
-        return CliRunner().invoke(main.make_app(), ["check", str(file), "--full"]).stderr
+        return CliRunner().invoke(main.make_app(), ["check", str(file), "--full"]).output
 
     assert "all good; a run does not publish them again" in full(
         GOOD.replace("0,0\n", "0.5,0\n", 1)
     )
     told = full(GOOD)
-    assert "x float" in told
+    assert "x int 0 to 399" not in told
     assert "a run publishes them" in told
     assert [each.ingest_memory for each in places] == [3 * 2**30] * 2
     assert places[0].home != home.home
@@ -137,7 +159,7 @@ def test_no_other_key_is_suggested_where_there_is_one(file: Path) -> None:
 
 
 def test_a_thousand_values_pass(file: Path) -> None:
-    assert "note0 category" in check(file, text_rows(1, 1000))[1]
+    assert "note0 (note0 0 1, " in check(file, text_rows(1, 1000))[1]
 
 
 @pytest.mark.parametrize("options", [(), ("--full",)])

@@ -266,10 +266,10 @@ def test_a_training_that_does_not_fit_is_said_and_not_built():
     )
     done = CliRunner().invoke(main.make_app(("plan", "check")), [*map(str, words)])
     assert done.exit_code == 0, done.output
-    assert "model: not built, because it does not fit into memory" in done.stderr
+    assert "model: not built, because it does not fit into memory" in done.stdout
     # 8.1e9 weights on each of two workers, of five float32 numbers: with gradients, their copies
     # for the other worker, and two moments
-    (warning,) = [line for line in done.stderr.splitlines() if "warning: training needs" in line]
+    (warning,) = [line for line in done.stdout.splitlines() if "warning: training needs" in line]
     assert float(re.search(r"needs (\d+) GB", warning)[1]) == pytest.approx(
         2 * 8.1e9 * 20 / 1e9, rel=0.05
     )

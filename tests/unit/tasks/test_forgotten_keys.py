@@ -172,7 +172,7 @@ def test_a_full_check_leaves_it_out_too(read: Read, home: Installation, tmp_path
     read()
     forget(home, "t", [SECRET], no_wait)
     found = check_all(pipeline_in(tmp_path), open_snapshot(home, "t"), home)
-    assert (found.rows, found.left_out, found.unchanged) == (19, 1, True)
+    assert (found.snapshot.rows, found.snapshot.left_out, found.unchanged) == (19, 1, True)
 
 
 def test_the_rows_of_a_killed_check_are_found(
