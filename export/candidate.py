@@ -42,6 +42,11 @@ class Speed(Protocol):
         """Rows or tokens per second at full load."""
         ...
 
+    @property
+    def other_load(self) -> float:
+        """Share of the cores that other programs took while it was measured."""
+        ...
+
 
 S = TypeVar("S", bound=Stage)
 P = TypeVar("P", bound=Speed)

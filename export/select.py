@@ -57,7 +57,8 @@ def choose(
     """Return the candidate to register, or None if none was measured with finite outputs.
 
     Among the candidates that passed, this is the best by the objective. If several are as good as
-    the best, within measurement noise, it is the one that the pipeline file names first. If no
+    the best, within measurement noise, it is the one that the pipeline file names first. The noise
+    is larger by the share of the machine that other programs took during the measurements. If no
     candidate passed, it is the best by the objective among the candidates with a loss within the
     limit. If no loss is within the limit, it is the candidate with the smallest loss.
 
@@ -70,11 +71,27 @@ def choose(
     passed = [each for each in served if each.passed]
     if not passed:
         return _nearest(served, objective, gates)
+    return next(iter(_best(passed, objective, gates)), passed[0])
+
+
+def _best(passed: Sequence[Candidate[S, P]], objective: str, gates: Gates) -> list[Candidate[S, P]]:
+    """Return the candidates that are as good as the best by the objective, in their order."""
     costs = [cost(each, objective, gates) for each in passed]
-    is_timed = objective in ("latency", "throughput")
-    limit = min(costs) * (1 + NOISE if is_timed else 1)
-    first = (each for each, of_it in zip(passed, costs, strict=True) if of_it <= limit)
-    return next(first, passed[0])
+    noise = 0.0
+    if objective in ("latency", "throughput"):
+        noise = NOISE + max(each.speed.other_load if each.speed else 0.0 for each in passed)
+    limit = min(costs) * (1 + noise)
+    return [each for each, of_it in zip(passed, costs, strict=True) if of_it <= limit]
+
+
+def ties_with(
+    chosen: Candidate[S, P], candidates: Sequence[Candidate[S, P]], objective: str, gates: Gates
+) -> tuple[str, ...]:
+    """Return the names of the candidates that are as good as the chosen one, within the noise."""
+    passed = [each for each in candidates if each.is_served and each.path and each.passed]
+    if chosen not in passed:
+        return ()
+    return tuple(each.name for each in _best(passed, objective, gates) if each is not chosen)
 
 
 def _nearest(

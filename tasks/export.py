@@ -8,7 +8,7 @@ from typing import Any
 
 from millrace.export.candidate import AnyCandidate
 from millrace.export.certificate import Header, certify_candidates
-from millrace.export.select import choose
+from millrace.export.select import choose, ties_with
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import measure_other_load, this_machine
 from millrace.models.common.installation import Installation
@@ -72,6 +72,13 @@ def export_candidates(
             "no variant passes its gates; %s is the closest to the limits: %s",
             chosen.name,
             chosen.reason,
+        )
+    if others := ties_with(chosen, candidates, pipeline.export.objective, export.gates):
+        log.info(
+            "%s is the first of export.candidates that is best within the noise of %s, as %s is",
+            chosen.name,
+            pipeline.export.objective,
+            ", ".join(others),
         )
     drawing.add(steps_of(kind).draw_export(export, candidates, chosen))
     header = _header(pipeline, snapshot, chosen)

@@ -39,6 +39,7 @@ class LanguageSpeed:
         new_tokens: tokens of each continuation.
         peak_memory_bytes: peak memory of the process, with a key-value cache of up to 1 GiB; 0 for
             vLLM, which uses GPU memory.
+        other_load: share of the cores that other programs took meanwhile.
     """
 
     time_to_first_token_ms: float
@@ -47,6 +48,7 @@ class LanguageSpeed:
     prompt_tokens: int
     new_tokens: int
     peak_memory_bytes: int = 0
+    other_load: float = 0.0
 
     @property
     def latency_ms(self) -> float:

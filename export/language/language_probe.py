@@ -17,6 +17,7 @@ from millrace.export.language.token_pieces import TokenPieces, speed_lengths
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.vllm.vllm_engine import VllmEngine
+from millrace.models.common.other_programs import measure_quietly
 from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import peak_memory
 
@@ -54,9 +55,15 @@ def measure_variant(
 def measure_speed(engine: AnyEngine, pieces: TokenPieces, room: int) -> dict[str, Any]:
     """Return the speed of a loaded engine, and the peak memory of this process."""
     prompt, new = speed_lengths(room)
-    speed = speed_of(engine.run, pieces.prompts(max(STREAMS), (prompt,)), new)
-    if not isinstance(engine, VllmEngine):  # vLLM uses GPU memory, which is not measured
-        speed = replace(speed, peak_memory_bytes=peak_memory())
+    prompts = pieces.prompts(max(STREAMS), (prompt,))
+    if isinstance(engine, VllmEngine):  # a GPU, whose memory and other users are not measured
+        return {"speed": asdict(speed_of(engine.run, prompts, new))}
+    from millrace.models.common.hardware import this_machine  # needs psutil, which vLLM's may lack
+
+    speed, others = measure_quietly(
+        lambda: speed_of(engine.run, prompts, new), this_machine().cores
+    )
+    speed = replace(speed, other_load=others, peak_memory_bytes=peak_memory())
     return {"speed": asdict(speed)}
 
 

@@ -2,7 +2,7 @@
 
 The text is either a JSON list on stdin or a file of token sequences (`TokenPieces`). Texts on stdin
 are tokenized by the variant's own tokenizer, so variants with different tokenizers can be compared.
-The program prints `{"loss": nats, "tokens": count}` over the whole text.
+The program prints `{"loss": nats, "tokens": count, "by_text": [[nats, count], …]}`.
 """
 
 import json
@@ -37,10 +37,12 @@ class TextLoss:
     Attributes:
         loss: summed negative log-likelihood, in nats.
         tokens: number of tokens in the sum, from the variant's own tokenizer.
+        by_text: loss and tokens of each text, where texts were given.
     """
 
     loss: float
     tokens: int
+    by_text: tuple[tuple[float, int], ...] = ()
 
     @property
     def perplexity(self) -> float:
@@ -104,7 +106,9 @@ def _run_program(
         stdin=stdin,
         python=vllm_python if is_vllm else None,
     )
-    return TextLoss(**json.loads(output.splitlines()[-1]))
+    found = json.loads(output.splitlines()[-1])
+    by_text = tuple((loss, tokens) for loss, tokens in found["by_text"])
+    return TextLoss(found["loss"], found["tokens"], by_text)
 
 
 def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
@@ -119,15 +123,25 @@ def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
     return TextLoss(loss, tokens)
 
 
-def pieces_of(texts: Iterable[str], variant: Path, context: int) -> Iterator[Piece]:
-    """Yield texts as chunks of 2 to `context` tokens, in which all tokens count."""
+def summed_by_text(texts: Iterable[Iterable[Piece]], logits_of: LogitsOf) -> TextLoss:
+    """Return the loss over all tokens of texts, and that of each text."""
+    each = [summed(pieces, logits_of) for pieces in texts]
+    return TextLoss(
+        sum(text.loss for text in each),
+        sum(text.tokens for text in each),
+        tuple((text.loss, text.tokens) for text in each),
+    )
+
+
+def pieces_by_text(texts: Iterable[str], variant: Path, context: int) -> Iterator[Iterator[Piece]]:
+    """Yield each text as chunks of 2 to `context` tokens, in which all tokens count."""
     from transformers import AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
     for text in texts:
         ids = np.asarray(words(text, add_special_tokens=False).input_ids, np.int64)
-        cuts = (ids[at : at + context] for at in range(0, len(ids), context))
-        yield from ((cut, np.ones(len(cut) - 1, bool)) for cut in cuts if len(cut) > 1)
+        cuts = [ids[at : at + context] for at in range(0, len(ids), context)]
+        yield ((cut, np.ones(len(cut) - 1, bool)) for cut in cuts if len(cut) > 1)
 
 
 def logits_of(variant: VariantFolder) -> LogitsOf:
@@ -150,11 +164,12 @@ def main() -> None:
     given = made.parse_args()
     variant = VariantFolder.read(given.variant)
     if given.pieces:
-        pieces = TokenPieces.read(given.pieces).pieces()
+        found = summed(TokenPieces.read(given.pieces).pieces(), logits_of(variant))
     else:
         texts = json.loads(sys.stdin.buffer.read())
-        pieces = pieces_of(texts, variant.path, given.context)
-    found = summed(pieces, logits_of(variant))
+        found = summed_by_text(
+            pieces_by_text(texts, variant.path, given.context), logits_of(variant)
+        )
     sys.stdout.write(json.dumps(vars(found)) + "\n")
 
 

@@ -22,12 +22,14 @@ class GraphSpeed:
         p99_ms: 99th percentile of that latency, in milliseconds.
         rows_per_second: throughput of full batches.
         peak_memory_bytes: peak memory of the whole process.
+        other_load: share of the cores that other programs took meanwhile.
     """
 
     p50_ms: float
     p99_ms: float
     rows_per_second: float
     peak_memory_bytes: int
+    other_load: float = 0.0
 
     @property
     def latency_ms(self) -> float:

@@ -24,6 +24,7 @@ from millrace.export.onnx.graph_certificate import GraphSpeed
 from millrace.export.tensorrt.engine import SUFFIX, EngineSession
 from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
+from millrace.models.common.other_programs import measure_quietly
 from millrace.models.common.subprocess_runner import peak_memory
 from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.onnx_session import OnnxSession
@@ -47,9 +48,13 @@ def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -
         batch: a batch of the largest size in serving.
     """
     rows = _rows(batch)
-    single, full = _seconds(session, row), _seconds(session, batch)
+
+    def time_both() -> tuple[list[float], list[float]]:
+        return _seconds(session, row), _seconds(session, batch)
+
+    (single, full), others = measure_quietly(time_both, this_machine().cores)
     p50, p99 = (float(np.quantile(single, share)) * 1000 for share in (0.5, 0.99))
-    return GraphSpeed(p50, p99, rows / float(np.median(full)), peak_memory())
+    return GraphSpeed(p50, p99, rows / float(np.median(full)), peak_memory(), others)
 
 
 def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:

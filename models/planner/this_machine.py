@@ -19,9 +19,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from millrace.models.common.hardware import memory_bytes, this_machine
+from millrace.models.common.other_programs import QUIET, Others
 from millrace.models.common.private_files import replace_private
 from millrace.models.planner.catalogue import Device, Price
-from millrace.models.planner.other_programs import Others
 
 log = logging.getLogger("millrace")
 FILE = "machine.json"
@@ -30,8 +30,6 @@ ROUNDS = 5
 QUIET_CYCLES, MOST_CYCLES = 2, 4
 """Cycles without other programs that are wanted, and cycles at most: a run measures just after it
 has started Ray, whose processes need a second."""
-MOST_OTHERS = 0.15
-"""Share of the cores that others may take in a quiet cycle."""
 PAUSE_SECONDS = 0.1
 COPIED_BYTES = 256 * 2**20
 """Size of the copied array, many times that of a cache."""
@@ -124,7 +122,7 @@ def measure_device(folder: Path) -> Device:
                 rates[name] = max(rates.get(name, 0.0), measure())
             for name, measure in SECONDS.items():
                 seconds[name] = min(seconds.get(name, math.inf), measure())
-        quiet += others.share <= MOST_OTHERS
+        quiet += others.share <= QUIET
         if quiet == QUIET_CYCLES:
             break
         time.sleep(PAUSE_SECONDS)

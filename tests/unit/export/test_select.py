@@ -12,7 +12,7 @@ from millrace.export.language.engine_speed import LanguageSpeed
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import language_gates
 from millrace.export.onnx.graph_certificate import GraphCandidate, GraphSpeed, GraphStage
-from millrace.export.select import Gates, apply_gates, choose, pareto_front
+from millrace.export.select import Gates, apply_gates, choose, pareto_front, ties_with
 
 NAN, INF = float("nan"), float("inf")
 
@@ -199,6 +199,18 @@ def test_what_noise_may_have_done_is_a_tie(kind: Kind, latency: float, name: str
     chosen = choose(two, "latency", kind.gates())
     assert chosen is not None
     assert chosen.name == name
+
+
+@pytest.mark.parametrize(("others", "name"), [(0.0, "second"), (0.3, "first")])
+def test_a_busy_machine_makes_a_larger_tie(kind: Kind, others: float, name: str) -> None:
+    first = kind.candidate("first")
+    first = replace(first, speed=replace(first.speed, other_load=others))
+    two = (first, kind.candidate("second", latency=0.8))
+    chosen = choose(two, "latency", kind.gates())
+    assert chosen is not None
+    assert chosen.name == name
+    as_good = ("second",) if name == "first" else ()
+    assert ties_with(chosen, two, "latency", kind.gates()) == as_good
 
 
 def test_the_front_has_what_no_other_candidate_beats(kind: Kind) -> None:

@@ -169,6 +169,7 @@ def test_its_tags_and_metrics_are_those_that_were_measured() -> None:
         "test.fast.p99_ms": 1.5,
         "test.fast.rows_per_second": 81234.5,
         "test.fast.peak_memory_bytes": 2**27,
+        "test.fast.other_load": 0.0,
     }
 
 

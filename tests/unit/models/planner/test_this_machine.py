@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from millrace.models.common.other_programs import Others
 from millrace.models.planner import this_machine
 from millrace.models.planner.catalogue import Machines
-from millrace.models.planner.other_programs import Others
 from millrace.models.planner.sheet import plan_sheet
 from millrace.models.planner.this_machine import (
     FILE,
