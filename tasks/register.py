@@ -4,12 +4,13 @@ import math
 import time
 from dataclasses import replace
 
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.gates import Promotion, decide
+from millrace.models.registry.mlflow_pages import describe_verdict
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
@@ -17,6 +18,7 @@ from millrace.models.registry.version_files import (
     CERTIFICATE_TAG,
     CHALLENGER,
     CHAMPION,
+    COMPARED_TAG,
     DATASET_TAG,
     FAILED,
     PASSED,
@@ -26,6 +28,7 @@ from millrace.models.registry.version_files import (
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.plan import select_target
 from millrace.serving.release.release_state import derive_state
+from millrace.tasks.compare_versions import compare_found
 from millrace.tasks.kinds.steps import Exported, KindReport, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
@@ -133,7 +136,13 @@ def promote(
         metric,
         smaller_is_better,
     )
+    decided = _with_verdict(decided, known, version)
     registry.set_tags(version, {"millrace.promotion": decided.reason})
+    if decided.beside and decided.beside.verdict:
+        said = f"version {decided.beside.version}: {decided.beside.verdict}"
+        registry.set_tags(version, {COMPARED_TAG: said})
+        registry.add_to_description(version, describe_verdict(said))
+        log.info("%s version %s, compared with %s", model, version.version, said)
     if decided.challenger:
         registry.set_alias(version, CHALLENGER)
     if decided.champion:
@@ -183,6 +192,23 @@ def _decide_promotion(
         return decided
     release = _describe_release(requirement, needs_approval=pipeline.promotion.require.approval)
     return replace(decided, release=release, beside=beside)
+
+
+def _with_verdict(decided: Promotion, known: MlflowRegistry, version: ModelVersion) -> Promotion:
+    """Return the decision with how the version compares with the one that it would replace.
+
+    A run does not fail because both cannot be compared row by row.
+    """
+    beside = decided.beside
+    if beside is None or beside.metric is None or not known.compares_quickly(version):
+        return decided
+    try:
+        other = known.registry.version(version.model, beside.version)
+        verdict = compare_found(known, other, version).sentence()
+    except MillraceError as error:
+        log.warning("no row-by-row comparison with version %s: %s", beside.version, error)
+        return decided
+    return replace(decided, beside=replace(beside, verdict=verdict))
 
 
 def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:

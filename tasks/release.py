@@ -12,12 +12,13 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.registry.gates import Comparison, Credentials, Incumbent, refusal
-from millrace.models.registry.mlflow_pages import describe_promotion
+from millrace.models.registry.mlflow_pages import describe_promotion, describe_verdict
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
     CANDIDATE_TAG,
     CERTIFICATE_TAG,
+    COMPARED_TAG,
     FAILED,
     ModelVersion,
     Package,
@@ -228,12 +229,21 @@ class MlflowRegistry:
         candidate = tags.get(CANDIDATE_TAG, "")
         return Comparison(other, is_live, name, metric, candidate, size)
 
+    def package(self, version: ModelVersion) -> Package:
+        """Return the files of a version that was found, whose digest is checked once."""
+        self.note(version)
+        return self._package(version.model, version.version)
+
     def version_check(self, model: str, version: int) -> VersionCheck:
         """Return the check of the version's answers against its certificate."""
         key = (model, version, self._version(model, version).digest)
         if key not in self._checks:
             self._checks[key] = self._evidence(model, version).expected()
         return self._checks[key]
+
+    def compares_quickly(self, version: ModelVersion) -> bool:
+        """Return whether versions of its kind answer a test split in seconds."""
+        return self._evidence(version.model, version.version).compares_quickly
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return the version's rollout settings; the defaults if its files cannot be read."""
@@ -266,7 +276,10 @@ class MlflowRegistry:
     def _describe(self, release: Release) -> None:
         version = self._version(release.model, release.version)
         run = TrackedRun(self.installation.tracking_uri, "", version.run_id)
+        compared = self.tags(release.model, release.version) or {}
         texts = [release_table(release)]
+        if verdict := compared.get(COMPARED_TAG):
+            texts.insert(0, describe_verdict(verdict))
         with suppress(InputError):  # a version may be refused because it has no certificate
             difference = release.evidence.get("difference")
             live = None if difference is None else float(str(difference))

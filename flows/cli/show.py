@@ -268,6 +268,8 @@ def _promotion_rows(promotion: "Promotion") -> list[Row]:
         facts.append(f"{other.metric_name} {measured} on the same test split")
         what = "live" if other.is_live else "champion"
         rows.append((f"{what} now: version {other.version}", ", ".join(facts)))
+        if other.verdict:
+            rows.append((f"against version {other.version}", other.verdict))
     return [*rows, ("release", promotion.release)] if promotion.challenger else rows
 
 

@@ -6,12 +6,52 @@ import typer
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
+from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.flows.settings import Settings
     from millrace.tasks.change_versions import Moved
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A registered model.")]
+
+
+def compare(
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="NAME/VERSION, NAME@ALIAS, NAME (the champion), or an MLflow run's ID.",
+        ),
+    ],
+    second: Annotated[
+        str | None,
+        typer.Argument(metavar="[B]", help="The version that is judged; without it, A is judged."),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", help="A column by whose values the rows are cut; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether version B is better than A on the same rows; A alone: than its champion."""
+    chosen = prepare()
+    with console.reserve_stdout(), report_while("both versions answer the test split"):
+        from millrace.tasks import compare_versions as versions
+
+        base, judged = (None, first) if second is None else (first, second)
+        found = versions.compare_versions(chosen.installation(), base, judged, by)
+    if as_json:
+        console.print_json(found)
+        return
+    console.print_line(found.verdict)
+    title = f"{found.second} against {found.first}"
+    console.print_table(title, ("what", "value"), versions.describe_comparison(found))
+    if found.slices:
+        head = ("slice", "rows", found.metric, "difference", "verdict")
+        console.print_table("by slice", head, versions.describe_slices(found))
+    if len(found.slices) > versions.MOST_SLICES:
+        more = len(found.slices) - versions.MOST_SLICES
+        console.print_hint(f"{more:,} slices more, all of them with `--json`", label="note")
 
 
 def promote(

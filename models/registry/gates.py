@@ -19,6 +19,8 @@ class Comparison:
         metric: value of the metric; None if it could not be measured on that test split.
         candidate: name of its exported variant.
         size_bytes: total size of its files.
+        verdict: whether the new version is better, with the difference, in a sentence; empty if
+            both were not compared row by row.
     """
 
     version: int
@@ -27,6 +29,7 @@ class Comparison:
     metric: float | None
     candidate: str = ""
     size_bytes: int | None = None
+    verdict: str = ""
 
 
 @dataclass(frozen=True)

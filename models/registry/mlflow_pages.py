@@ -29,6 +29,11 @@ def version_page(address: str, model: str, version: int) -> str:
     return page(address, f"#/models/{model}/versions/{version}")
 
 
+def describe_verdict(verdict: str) -> str:
+    """Return the Markdown of how a version compares with the one that it would replace."""
+    return f"**Compared with {verdict}**"
+
+
 def describe_promotion(model: str, newest: int | None, tracking_uri: str, failed: int = 0) -> str:
     """Return what a user does next, so that a model has a champion.
 

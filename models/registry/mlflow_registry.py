@@ -193,6 +193,18 @@ class Registry:
             )
         return [_version_of(each, ()) for each in found]
 
+    def of_run(self, run_id: str) -> ModelVersion | None:
+        """Return the version that a run registered; None if it registered none.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: MLflow failed.
+        """
+        check_reachable(self.tracking_uri)
+        with registry_errors(f"the versions of the run {run_id} cannot be listed: "):
+            found = client(self.tracking_uri).search_model_versions(f"run_id='{run_id}'")
+        return _version_of(found[0], ()) if found else None
+
     def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
         """Return the champions by model name: of all registered models, or only of `model`.
 
@@ -249,6 +261,12 @@ class Registry:
         """Set the description of a version, Markdown that the MLflow UI shows on its page."""
         store = client(self.tracking_uri)
         store.update_model_version(version.model, str(version.version), description=text)
+
+    def add_to_description(self, version: ModelVersion, text: str) -> None:
+        """Add Markdown to the description of a version."""
+        store, number = client(self.tracking_uri), str(version.version)
+        before = store.get_model_version(version.model, number).description
+        self.describe(version, f"{before}\n\n{text}" if before else text)
 
     def fetch(self, version: ModelVersion) -> Package:
         """Return the files of a version, from the cache if they are in it.

@@ -27,6 +27,8 @@ CANDIDATE_TAG = "millrace.candidate"
 CERTIFICATE_TAG, PASSED, FAILED = "millrace.certificate", "passed", "failed: "
 """The tag that says whether a version passed its gates, its value if so, and the beginning of its
 value if not."""
+COMPARED_TAG = "millrace.compared"
+"""Tag that says how a version compares with the one that it would replace, in a sentence."""
 EVIDENCE_TAG = "millrace.evidence"
 """Tag with the digest of the evidence files, such as the certificate."""
 KIND_TAG = "millrace.kind"

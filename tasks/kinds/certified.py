@@ -12,8 +12,23 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.registry.version_files import Package, unreadable
+from millrace.tasks.kinds.steps import CertifiedFigures
 
 C = TypeVar("C", bound=Certificate)
+
+
+def figures_of(certificate: Certificate) -> CertifiedFigures:
+    """Return what the chosen variant of a certificate was measured to be."""
+    name = certificate.candidate
+    variant = next((each for each in certificate.forms if each.name == name), None)
+    speed, stage = variant and variant.speed, certificate.chosen
+    return CertifiedFigures(
+        name,
+        getattr(stage, "size_bytes", None),
+        speed.latency_ms if speed else None,
+        speed.per_second if speed else None,
+        certificate.machine,
+    )
 
 
 def certificate_of(package: Package, of_kind: type[C]) -> C:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from millrace.models.config.model_kind import load_object
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millrace.export.certificate import Certificate, Header
     from millrace.export.select import Gates
     from millrace.models.common.installation import Installation
+    from millrace.models.comparison.paired_scores import PairedScores
     from millrace.models.config.model_kind import ModelKind
     from millrace.models.config.pipeline import Pipeline
     from millrace.models.data.schema import Column
@@ -179,6 +180,25 @@ class KindReport:
 
 
 @dataclass(frozen=True)
+class CertifiedFigures:
+    """What the registered variant was measured to be; None where it was not measured.
+
+    Attributes:
+        variant: its name.
+        size_bytes: size of its files.
+        latency_ms: milliseconds of one request when no other request is running.
+        per_second: rows or tokens per second at full load.
+        machine: the machine that measured it.
+    """
+
+    variant: str = ""
+    size_bytes: int | None = None
+    latency_ms: float | None = None
+    per_second: float | None = None
+    machine: str = ""
+
+
+@dataclass(frozen=True)
 class Measured:
     """The certified metric of a version.
 
@@ -188,16 +208,21 @@ class Measured:
         metric: the version's metric on its test split; None if there is none.
         name: the name of the metric.
         smaller_is_better: whether a smaller metric is better.
+        figures: what its variant was measured to be on the machine of its certificate.
     """
 
     passed: bool
     metric: float | None
     name: str
     smaller_is_better: bool = False
+    figures: CertifiedFigures = CertifiedFigures()
 
 
 class VersionEvidence(Protocol):
     """The evidence that a release needs about one version."""
+
+    compares_quickly: ClassVar[bool]
+    """Whether `paired_scores` takes seconds, so that each run may ask for them."""
 
     def artifact(self) -> Artifact:
         """Return the artifact that a release copies into Triton's model repository.
@@ -230,6 +255,22 @@ class VersionEvidence(Protocol):
 
         Raises:
             MillraceError: the rows cannot be read, or the other version cannot answer them.
+            KeyError: the rows lack a column that the other version needs.
+        """
+        ...
+
+    def paired_scores(self, other: Package, columns: Sequence[str] | None) -> PairedScores | None:
+        """Return the scores of another version and of this one on this version's test split.
+
+        Return None if both cannot be compared row by row, because their metrics differ.
+
+        Args:
+            other: the other version, whose scores are the first ones.
+            columns: the columns whose values are slices; None: those with few values.
+
+        Raises:
+            MillraceError: the rows cannot be read, a column does not exist, or a version cannot
+                answer them.
             KeyError: the rows lack a column that the other version needs.
         """
         ...

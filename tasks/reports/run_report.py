@@ -52,6 +52,8 @@ def publish_training(
         ("digest", f"`{version.digest[:16]}…`"),
         ("champion", f"{'yes' if promotion.champion else 'no'}: {promotion.reason}"),
     ]
+    if promotion.beside and promotion.beside.verdict:
+        facts.append((f"against version {promotion.beside.version}", promotion.beside.verdict))
     sections = [f"## {title}\n\n{text}" for title, text in report.sections]
     text = "\n\n".join([f"# {name}", table(("", ""), facts), *sections])
     create_markdown_artifact(text, key=key_of(name, "training"), description="training run")

@@ -1,20 +1,27 @@
 """The evidence that a release needs about a `graph` version."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
 from millrace.models.common.hardware import this_fingerprint, this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.comparison.paired_scores import PairedScores
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of
 from millrace.models.registry.version_files import Package
 from millrace.serving.release.golden_batch import GoldenBatch
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.version_folder import Artifact
-from millrace.tasks.kinds.certified import certificate_of, pipeline_of
+from millrace.tasks.kinds.certified import (
+    certificate_of,
+    figures_of,
+    pipeline_of,
+)
 from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
 from millrace.tasks.kinds.graph.graph_report import certificate_table
-from millrace.tasks.kinds.graph.graph_rows import metric_of
+from millrace.tasks.kinds.graph.graph_rows import metric_of, paired_scores
 from millrace.tasks.kinds.steps import Measured
 
 
@@ -29,6 +36,7 @@ class GraphEvidence:
 
     files: GraphFiles
     installation: Installation
+    compares_quickly: ClassVar[bool] = True
 
     def artifact(self) -> Artifact:
         """Return the artifact that a release copies into Triton's model repository."""
@@ -62,6 +70,7 @@ class GraphEvidence:
             certificate.passed and certificate.digest == self.files.version.digest,
             chosen.metric if chosen else None,
             certificate.metric_name,
+            figures=figures_of(certificate),
         )
 
     def metric_of(self, other: Package) -> float | None:
@@ -72,6 +81,15 @@ class GraphEvidence:
         )
         pipeline = pipeline_of(self.files.package)
         return metric_of(graph_files(other), pipeline, snapshot, certificate.metric_name)
+
+    def paired_scores(self, other: Package, columns: Sequence[str] | None) -> PairedScores | None:
+        """Return the scores of another version and of this one on this one's test split."""
+        certificate = certificate_of(self.files.package, GraphCertificate)
+        snapshot = open_snapshot(
+            self.installation, certificate.dataset, certificate.dataset_version
+        )
+        pipeline = pipeline_of(self.files.package)
+        return paired_scores(graph_files(other), self.files, pipeline, snapshot, columns)
 
     def describe(self, difference: float | None) -> tuple[str, str]:
         """Return the stages as a Markdown table, and the certificate as JSON."""

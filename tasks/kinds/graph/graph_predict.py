@@ -23,6 +23,8 @@ from millrace.tasks.kinds.steps import Question, Table
 
 MAX_VALUES = 10
 """Maximum number of a category's values that an error lists."""
+MAX_ROWS = 10
+"""Maximum number of rows that an error lists."""
 
 _JSON_TYPES: dict[type, str] = {
     bool: "true or false",  # before int, of which it is a subclass
@@ -125,9 +127,9 @@ def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:
     _require_fields(encoding, rows)
     columns = {f.name: _column(f.name, [row[f.name] for row in rows]) for f in encoding.features}
     table = pa.table(columns)
-    for number, fault in enumerate(encoding.errors(encoding.encode(table)), start=1):
-        if fault:
-            raise _unanswerable(encoding, number, fault, rows[number - 1])
+    faults = enumerate(encoding.errors(encoding.encode(table)), start=1)
+    if bad := [(number, fault) for number, fault in faults if fault]:
+        raise _unanswerable(encoding, bad, rows)
     return encoding.request(table)
 
 
@@ -224,16 +226,32 @@ def _json_type(cell: object) -> str:
 
 
 def _unanswerable(
-    encoding: Encoding, number: int, fault: str, row: Mapping[str, Any]
+    encoding: Encoding, bad: Sequence[tuple[int, str]], rows: Sequence[Mapping[str, Any]]
 ) -> InputError:
-    feature = next(
-        f for f in encoding.features if fault in {f"{f.name} {said}" for said in f.faults}
-    )
+    """Return the error about the rows that cannot be answered, each with its number."""
+    features = [
+        next(f for f in encoding.features if fault in {f"{f.name} {said}" for said in f.faults})
+        for _, fault in bad
+    ]
+    if len(bad) == 1:
+        ((number, fault),) = bad
+        return InputError(
+            f"row {number} cannot be answered: {fault}",
+            seen=_as_text(rows[number - 1][features[0].name]),
+            valid=_valid(features[0]),
+            hint="fix the row, or leave it out",
+        )
+    shown = [
+        f"row {number}: {fault}, {_as_text(rows[number - 1][feature.name])}"
+        for (number, fault), feature in zip(bad, features, strict=True)
+    ]
+    more = f"; … {len(bad) - MAX_ROWS} more" if len(bad) > MAX_ROWS else ""
+    wanted = {feature.name: _valid(feature) for feature in features}
     return InputError(
-        f"row {number} cannot be answered: {fault}",
-        seen=_as_text(row[feature.name]),
-        valid=_valid(feature),
-        hint="fix the row, or leave it out",
+        f"{len(bad)} of {len(rows)} rows cannot be answered",
+        seen="; ".join(shown[:MAX_ROWS]) + more,
+        valid="; ".join(f"{name}: {valid}" for name, valid in wanted.items()),
+        hint="fix these rows, or leave them out",
     )
 
 

@@ -1,8 +1,11 @@
 """The evidence that a release needs about a language model; compares perplexities of versions."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import numpy as np
 
 from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.language.text_loss import TextLoss, text_loss
@@ -10,6 +13,7 @@ from millrace.export.openvino.decoder_attention import number_of
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.comparison.paired_scores import PairedScores
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.messages import parse_messages
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
@@ -17,7 +21,12 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import Package
 from millrace.serving.release.golden_prompts import GoldenPrompts
 from millrace.serving.triton.version_folder import Artifact
-from millrace.tasks.kinds.certified import certificate_of, pipeline_of
+from millrace.tasks.kinds.certified import (
+    certificate_of,
+    figures_of,
+    pipeline_of,
+)
+from millrace.tasks.kinds.compared_rows import slice_columns, slice_values
 from millrace.tasks.kinds.language.draft_model import draft_of
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
 from millrace.tasks.kinds.language.language_report import variants_table
@@ -58,7 +67,7 @@ def perplexity_beside(
         pipeline_of(one.package),
     )
     snapshot = open_snapshot(installation, certificate.dataset, certificate.dataset_version)
-    texts = list(_texts(snapshot, pipeline))
+    texts = [text for text, _ in _texts(snapshot, pipeline)]
     losses = [_measure_loss(each, texts, installation) for each in (one, other)]
     return None if mine is None or not losses[0].tokens else beside(mine, *losses)
 
@@ -75,24 +84,29 @@ def _measure_loss(files: LanguageFiles, texts: list[str], installation: Installa
     return text_loss(folder, texts, context, limits, installation.vllm_python)
 
 
-def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
+def _texts(
+    snapshot: Snapshot, pipeline: Pipeline, columns: Sequence[str] = ()
+) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the texts of the test split's target column, at most `CHARACTERS` characters in total.
 
-    The text of a chat has all of its messages; the text of an instruction is the answer.
+    The text of a chat has all of its messages; the text of an instruction is the answer. Beside
+    each text is its row of `columns`.
     """
     target, left = snapshot.schema.target, CHARACTERS
     chat = snapshot.schema.column(target).type == "messages"
-    for rows in scan(snapshot, "test", pipeline.dataset.split, columns=(target,)):
-        for value in rows[target].to_pylist():
+    read = tuple(dict.fromkeys((target, *columns)))
+    for rows in scan(snapshot, "test", pipeline.dataset.split, columns=read):
+        for row in rows.to_pylist():
+            value = row[target]
             text = (
                 "\n".join(turn["content"] for turn in parse_messages(value)) if chat else str(value)
             )
-            yield text[:left]
+            yield text[:left], row
             if (left := left - len(text)) <= 0:
                 return
 
 
-PERPLEXITY = "perplexity"
+PERPLEXITY: Final = "perplexity"
 PROMPTS = 8
 """Golden prompts that a release sends to a busy server; `millrace certify` sends all of them."""
 
@@ -108,6 +122,7 @@ class LanguageEvidence:
 
     files: LanguageFiles
     installation: Installation
+    compares_quickly: ClassVar[bool] = False
 
     def artifact(self) -> Artifact:
         """Return the artifact for Triton's model repository: the variant, and its draft model."""
@@ -153,11 +168,46 @@ class LanguageEvidence:
             certified_perplexity(self.files),
             PERPLEXITY,
             smaller_is_better=True,
+            figures=figures_of(certificate),
         )
 
     def metric_of(self, other: Package) -> float | None:
         """Return another version's perplexity, comparable with this version's."""
         return perplexity_beside(self.files, language_files(other), self.installation)
+
+    def paired_scores(self, other: Package, columns: Sequence[str] | None) -> PairedScores | None:
+        """Return the losses of another version and of this one on texts of this one's test split.
+
+        A text counts by the tokens that it has for this version, also if the other one has another
+        tokenizer.
+        """
+        certificate = certificate_of(self.files.package, LanguageCertificate)
+        snapshot = open_snapshot(
+            self.installation, certificate.dataset, certificate.dataset_version
+        )
+        pipeline = pipeline_of(self.files.package)
+        names = slice_columns(snapshot, columns)
+        texts, slices = [], dict[str, list[object]]({name: [] for name in names})
+        for text, row in _texts(snapshot, pipeline, names):
+            texts.append(text)
+            for name, values in slices.items():
+                values.append(row[name])
+        losses = [
+            _measure_loss(each, texts, self.installation).by_text
+            for each in (language_files(other), self.files)
+        ]
+        first, second = (np.array([loss for loss, _ in each]) for each in losses)
+        tokens = np.array([tokens for _, tokens in losses[1]], dtype=np.float64)
+        counted = tokens > 0
+        if not counted.any():
+            return None
+        return PairedScores(
+            PERPLEXITY,
+            first[counted],
+            second[counted],
+            tokens[counted],
+            slices={name: slice_values(values)[counted] for name, values in slices.items()},
+        )
 
     def describe(self, difference: float | None) -> tuple[str, str]:
         """Return the variants as a Markdown table, and the certificate as JSON."""

@@ -109,7 +109,7 @@ class Anything:
 
     sections = facts = ()
     rows = quarantined = 0
-    digest = ""
+    digest, beside = "", None
 
     def __getattr__(self, name: str) -> str:
         return name

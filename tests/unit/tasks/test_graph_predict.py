@@ -59,6 +59,16 @@ def test_what_cannot_be_answered_is_told(tmp_path: Path, line: str, words: list[
         assert word in str(caught.value)
 
 
+def test_all_bad_rows_are_told(tmp_path: Path) -> None:
+    bad = ['{"a": null, "n": 1, "plan": "p01"}', '{"a": 1, "n": 1, "plan": "gold"}']
+    with pytest.raises(InputError, match="13 of 14 rows cannot be answered") as caught:
+        rows(tmp_path, bad[0], GOOD, *[bad[1]] * 12)
+    seen = caught.value.seen or ""
+    assert seen.startswith('row 1: a is missing, null; row 3: plan is unknown or missing, "gold"; ')
+    assert seen.endswith("; … 3 more")
+    assert 'plan: "p00"' in (caught.value.valid or "")
+
+
 def test_no_rows_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no rows"):
         rows(tmp_path, "")

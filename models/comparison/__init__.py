@@ -1,0 +1,1 @@
+"""Compares two versions by their answers to the same rows."""
