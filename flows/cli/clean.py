@@ -65,16 +65,18 @@ def clean(
 def with_scheduled(chosen: "Settings") -> "Installation":
     """Return the installation with the pipeline files that a running `up` schedules.
 
-    Those of MILLRACE_PIPELINES are taken if it is set here.
+    Those of MILLRACE_PIPELINES are taken if it is set here, and those of `millrace schedule add`
+    always.
     """
     from millrace.flows.deployments import schedule_state
+    from millrace.flows.deployments.own_schedules import read_own
     from millrace.flows.run_state import is_supervisor_alive
 
     installation = chosen.installation()
-    if "pipelines" in chosen.model_fields_set or not is_supervisor_alive(chosen.run):
-        return installation
-    patterns = schedule_state.read_patterns(chosen.run, installation.pipelines)
-    return replace(installation, pipelines=patterns)
+    patterns = tuple(installation.pipelines)
+    if "pipelines" not in chosen.model_fields_set and is_supervisor_alive(chosen.run):
+        patterns = schedule_state.read_patterns(chosen.run, patterns)
+    return replace(installation, pipelines=read_own(chosen.home).patterns(patterns))
 
 
 def _show(found: Sequence["Cleaned"], *, dry_run: bool) -> None:

@@ -32,6 +32,7 @@ from millrace.flows.deployments.deployment_specs import (
     build_specs,
     plan_changes,
 )
+from millrace.flows.deployments.own_schedules import read_own
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
 from millrace.flows.deployments.scheduled_files import (
     ScheduledPipeline,
@@ -95,8 +96,9 @@ class ScheduleLoop:
     ) -> tuple[tuple[DeploymentSpec, ...], tuple[str, ...], tuple[ScheduleFault, ...]]:
         """Return the desired deployments, the patterns of their files, and the files' faults."""
         settings = self._settings
+        own = read_own(settings.home)
         patterns = schedule_state.read_patterns(settings.run, settings.pipeline_patterns())
-        files = read_pipeline_files(patterns)
+        files = own.scheduled(read_pipeline_files(own.patterns(patterns)))
         self._last_valid |= {each.file: each.pipeline for each in files if each.pipeline}
         pipelines, faults = select_pipelines(files, self._last_valid)
         present = {each.file for each in files if each.pipeline or each.reason}

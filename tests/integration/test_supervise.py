@@ -39,6 +39,10 @@ from prefect import flow
 @flow
 def touch(file: str) -> None:
     Path(file).write_text("done")
+
+@flow
+def score(pipeline_file: str) -> None:
+    Path(pipeline_file).with_suffix(".done").write_text("done")
 """
 
 DEPLOYMENTS = """
@@ -48,6 +52,9 @@ deployments:
     tags: [millrace]
     parameters: {{file: {file}}}
     schedules: [{{cron: "* * * * *"}}]
+  - name: score
+    entrypoint: trial_flows.score
+    parameters: {{pipeline_file: ""}}
 """
 
 
@@ -169,6 +176,40 @@ def test_the_deployment_is_scheduled_and_runs(running: Settings) -> None:
         # Prefect answers 503 while SQLite is busy, here with the release that `up` begins with.
         _wait(lambda: client.post(made, json={}).is_success, 10, "Prefect takes a run")
     _wait((running.home.parent / "touched").exists, 30, "the runner runs it")
+
+
+def _schedule(chosen: Settings, *words: str) -> str:
+    """Run `millrace schedule` on a home, and return what it printed."""
+    environment = {
+        **os.environ,
+        "MILLRACE_HOME": str(chosen.home),
+        "MILLRACE_DEPLOYMENTS": str(chosen.deployments),
+    }
+    command = [str(Path(sys.executable).with_name("millrace")), "schedule", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_file_is_scheduled_paused_run_and_removed_while_up_runs(running: Settings) -> None:
+    file = running.home.parent / "nightly.yaml"
+    file.write_text("name: nightly\ndataset: {source: r.csv, target: y}\n")
+    assert "scheduled within seconds: score-nightly" in _schedule(running, "add", str(file))
+
+    def found() -> Any:
+        with _api(running) as client:
+            known = client.post("/deployments/filter", json={}).json()
+        return next((each for each in known if each["name"] == "score-nightly"), None)
+
+    _wait(lambda: found() and found()["schedules"], 30, "it is in Prefect")
+    _schedule(running, "pause", "nightly")
+    assert found()["paused"]
+    _schedule(running, "resume", "score-nightly")
+    assert not found()["paused"]
+    _schedule(running, "run-now", "nightly")
+    _wait(file.with_suffix(".done").exists, 30, "its run")
+    _schedule(running, "remove", "nightly")
+    _wait(lambda: not found()["schedules"], 30, "it has no schedule")
 
 
 def _running_deployment(client: "SyncPrefectClient", home: Settings) -> tuple[str, str]:
