@@ -8,12 +8,12 @@ from typing import Any
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.data.part_store import read_manifest
-from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
+from millrace.models.data.snapshots import DEAD_LETTERS, PREDICTIONS, open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
 from millrace.models.registry.version_files import parse_dataset
 from millrace.models.registry.version_retention import KEPT_TAGS, StoredRuns
-from millrace.serving.batch.input.row_lineage import Origin, find_origins
+from millrace.serving.batch.input.row_lineage import Origin, find_origins, find_refusals
 from millrace.serving.release.ledger import ledger_of
 
 
@@ -50,7 +50,19 @@ def trace_rows(
     """
     is_model = "/" not in table and not table.startswith(".")
     uri = installation.table(PREDICTIONS, table) if is_model else table
-    return [_trace(installation, origin) for origin in find_origins(uri, key, date)]
+    try:
+        origins = find_origins(uri, key, date)
+    except InputError:
+        dead = installation.table(DEAD_LETTERS, table) if is_model else ""
+        if is_model and (refused := find_refusals(dead, key, date)):
+            raise InputError(
+                f"the row {key!r} was not scored: it is a dead letter",
+                seen="; ".join(refused),
+                valid="a row that was scored",
+                hint=f"it is in {dead}, with the cells as they were read",
+            ) from None
+        raise
+    return [_trace(installation, origin) for origin in origins]
 
 
 def _trace(installation: Installation, origin: Origin) -> Lineage:

@@ -69,6 +69,7 @@ def _not_served(
     """Return the error for a model that is not loaded: refused, not loaded yet, or no champion."""
     from millrace.serving.release.ledger import ledger_of
     from millrace.serving.release.release_state import DesiredVersion, derive_state
+    from millrace.serving.triton.server_index import READY
 
     state = derive_state(ledger_of(installation).releases(model))
     if champion is not None and state.has_refused(
@@ -84,9 +85,10 @@ def _not_served(
             f"version {champion.version} of {model} is the champion, but Triton has not loaded it",
             hint="it is loaded within a minute of Triton's start; `millrace release` loads it now",
         )
+    loaded = sorted({each.name for each in client.index() if each.state == READY})
     return InputError(
         f"Triton does not serve {model!r}",
-        valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
-        hint=nearest(model, [m.name for m in client.index()])
+        valid=", ".join(loaded) or "no model is loaded",
+        hint=nearest(model, loaded)
         or "give a version the alias champion, then run `millrace release`",
     )

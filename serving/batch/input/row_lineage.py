@@ -106,6 +106,25 @@ def find_origins(table: str, key: str, date: str | None = None) -> Sequence[Orig
     return [_origin_of(row, commits, lineages) for row in found]
 
 
+def find_refusals(table: str, key: str, date: str | None = None) -> Sequence[str]:
+    """Return why rows with a key were not scored, with their dates, the newest first.
+
+    Args:
+        table: URI of the dead letters.
+        key: the rows' `_key`.
+        date: the date of one partition; None: all partitions.
+    """
+    if not deltalake.DeltaTable.is_deltatable(table):
+        return ()
+    wanted = ds.field(KEY) == key
+    if date is not None:
+        wanted &= ds.field("date") == date
+    columns = ["date", "reason"]
+    rows = dataset_of(deltalake.DeltaTable(table)).scanner(columns=columns, filter=wanted)
+    found = sorted(rows.head(MOST).to_pylist(), key=lambda row: str(row["date"]), reverse=True)
+    return [f"{row['date']}: {row['reason']}" for row in found]
+
+
 def _find_rows(table: deltalake.DeltaTable, key: str, date: str | None) -> list[dict[str, Any]]:
     rows = dataset_of(table)
     if ROW not in rows.schema.names:
