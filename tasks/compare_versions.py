@@ -237,6 +237,7 @@ def _both(one: str, two: str) -> str:
 
 
 def _numbers(one: float | None, two: float | None, unit: str, scale: float = 1.0) -> str:
-    words = ["?" if each is None else f"{each * scale:,.4g}" for each in (one, two)]
+    known = [None if each is None else each * scale for each in (one, two)]
+    words = ["?" if n is None else f"{n:,.0f}" if n >= 1000 else f"{n:.4g}" for n in known]
     change = f" (x{two / one:.3g})" if one and two else ""
     return f"{words[0]} → {words[1]} {unit}{change}"

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from millrace.models.common.arrays import Array
+from millrace.models.common.counted import counted
 
 Metric = Literal["accuracy", "r2", "perplexity"]
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -109,7 +110,8 @@ class PairedScores:
         total, gain = rows + 2, won - lost
         middle = gain / total
         half = 1.96 * math.sqrt(max(changed + 1 - gain * gain / total, 0.0)) / total
-        test = f"McNemar's test: {won:,} rows only the second is right, {lost:,} only the first"
+        test = f"McNemar's test: only the second is right in {counted(won, 'row')}, "
+        test += f"only the first in {lost:,}"
         difference = gain / rows if rows else 0.0
         low, high = max(-1.0, middle - half), min(1.0, middle + half)
         return PairedResult(rows, *self.values(), difference, low, high, p_value, test)

@@ -109,5 +109,5 @@ def test_one_row_shows_nothing():
 
 def test_a_test_says_what_changed():
     found = scores([1, 1, 0, 0, 1], [1, 0, 1, 1, 1]).result()
-    assert "2 rows only the second is right, 1 only the first" in found.test
+    assert "only the second is right in 2 rows, only the first in 1" in found.test
     assert (found.first, found.second) == pytest.approx((0.6, 0.8))
