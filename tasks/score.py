@@ -254,6 +254,7 @@ def _tracked(
         progress.bar("score", rows, "rows") as bar,
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
+        run.log_scored_input(found.source, fingerprint, rows)
         tracked = BatchRun(run, rows, _deadline(pipeline))
 
         def take(sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:

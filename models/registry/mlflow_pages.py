@@ -14,6 +14,16 @@ KIND = "mlflow.experimentKind"
 KIND_OF_OURS = "custom_model_development"
 
 
+MODEL_PAGE = """Trained by `millrace run`. Each version is an exported variant with its certificate.
+
+| alias | |
+| --- | --- |
+| `champion` | the version that answers requests and scores at night; moving it is the release |
+| `challenger` | the newest version that passed its gates and that a release would take |
+"""
+"""Description of a registered model, Markdown."""
+
+
 def page(address: str, path: str) -> str:
     """Return the address of a page.
 

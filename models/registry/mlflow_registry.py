@@ -21,6 +21,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.logged_model import SaveModel, log_model
+from millrace.models.registry.mlflow_pages import MODEL_PAGE
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.read_back import read_back
 from millrace.models.registry.registry_errors import MISSING, registry_errors
@@ -351,7 +352,7 @@ def _of_registered_model(
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
     try:
-        store.create_registered_model(model)
+        store.create_registered_model(model, description=MODEL_PAGE)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

@@ -29,7 +29,10 @@ log = logging.getLogger("millrace")
 
 HURRIED = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 _PARAM_LENGTH = 500
-MAX_TAG = 1000
+MAX_TAG, MAX_NOTE, MAX_NAME = 1000, 5000, 200
+DELTA, SCORED = "delta_table", "scored_input"
+"""Types of a run's dataset: a snapshot that was trained on, whose rows retention keeps while the
+run needs them, and rows that a batch job scored."""
 DATA_PAGE = "/api/2.0/mlflow/experiments/search?max_results=1"
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
@@ -119,19 +122,55 @@ class TrackedRun:
         # `update_run` would read the whole run, with its metrics.
         self.client.set_tag(self.run_id, MLFLOW_RUN_NAME, name)
 
+    def describe(self, text: str) -> None:
+        """Set the description of the run, Markdown that the MLflow UI shows on its page."""
+        from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+
+        self.set_tags({MLFLOW_RUN_NOTE: text[:MAX_NOTE]})
+
     def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
         """Log a dataset snapshot as the run's input."""
+        source = {"path": redact(uri), "delta_table_version": version}
+        self._log_input(
+            name, digest, DELTA, source, {"version": version}, context="training", version=version
+        )
+
+    def log_scored_input(self, name: str, digest: str, rows: int | None) -> None:
+        """Log the rows that a batch job scores as the run's input.
+
+        Args:
+            name: the input, as the user named it.
+            digest: digest of its manifest.
+            rows: number of rows; None: not known.
+        """
+        profile = {} if rows is None else {"num_rows": rows}
+        source = {"path": redact(name)}
+        self._log_input(
+            redact(name)[-MAX_NAME:], digest, SCORED, source, profile, context="scoring"
+        )
+
+    def _log_input(
+        self,
+        name: str,
+        digest: str,
+        source_type: str,
+        source: Mapping[str, object],
+        profile: Mapping[str, object],
+        *,
+        context: str,
+        version: int | None = None,
+    ) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        source = {"path": redact(uri), "delta_table_version": version}
         dataset = Dataset(
             name=name,
             digest=digest[:36],
-            source_type="delta_table",
+            source_type=source_type,
             source=_json(source),
-            profile=_json({"version": version}),
+            profile=_json(profile),
         )
-        tags = [InputTag("mlflow.data.context", "training"), InputTag("version", str(version))]
+        tags = [InputTag("mlflow.data.context", context)]
+        tags += [] if version is None else [InputTag("version", str(version))]
         self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
 
 

@@ -69,11 +69,26 @@ def publish_training(
     except WorkError as error:
         log.warning("this run has no pictures: %s", error.what)
     try:
+        summary = table(("", ""), [*report.rows, *facts])
+        run.describe(f"{summary}\n\n{_links(run, version)}")
         run.log_report({"report.html": html_page(title, text, pictures)}, pictures)
     except (MlflowException, OSError) as error:
         log.warning(
             "the report of this run could not be stored in MLflow: %s", str(error).splitlines()[0]
         )
+
+
+def _links(run: "TrackedRun", version: "ModelVersion") -> str:
+    """Return links from a run's page in MLflow to what belongs to it."""
+    artifacts = f"{run.path}/artifacts"
+    links = {
+        "version": f"#/models/{version.model}/versions/{version.version}",
+        "report with pictures": f"{artifacts}/report.html",
+        "pictures": f"{artifacts}/plots",
+        "pipeline file": f"{artifacts}/pipeline.yaml",
+        "flow run in Prefect": run_link(),
+    }
+    return " · ".join(f"[{name}]({address})" for name, address in links.items() if address)
 
 
 def run_link() -> str:

@@ -15,6 +15,7 @@ from millrace.models.data.snapshot_retention import find_snapshots, remove_snaps
 from millrace.models.data.snapshot_use import find_held_versions
 from millrace.models.data.snapshots import DATASETS, PREDICTIONS, read_digests
 from millrace.models.data.table_files import Removed, remove_replaced_files
+from millrace.models.registry.tracking import DELTA
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.batch.job_state import find_unfinished
 from millrace.serving.batch.prediction_retention import drop_partitions, find_old_partitions
@@ -22,9 +23,6 @@ from millrace.tasks.retention.cleaned import Cleaned
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-
-DELTA = "delta_table"
-"""MLflow's type of a dataset that `TrackedRun.log_dataset` logs."""
 
 
 @dataclass(frozen=True)

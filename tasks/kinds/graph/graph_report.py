@@ -65,6 +65,8 @@ def _metrics(
             **vars(each.speed),
         }
         yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+        if each.name == certificate.candidate:
+            yield f"test.{certificate.metric_name}", float(each.stage.metric)
 
 
 def draw_training(trained: "Trained[GraphTraining]") -> dict[str, Draw]:

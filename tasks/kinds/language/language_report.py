@@ -47,7 +47,7 @@ def report_language(
     written = samples(exported.export, exported.chosen)
     counts = {split: f"{each.tokens:,}" for split, each in details.tokens.splits.items()}
     return KindReport(
-        metrics=dict(_metrics(exported.candidates, details.baselines)),
+        metrics=dict(_metrics(exported.candidates, details.baselines, certificate.candidate)),
         texts={
             "golden.json": exported.export.golden(exported.chosen).to_json(),
             "export/forms.md": variants,
@@ -92,7 +92,7 @@ def _tags(
 
 
 def _metrics(
-    candidates: Sequence[LanguageCandidate], baselines: "Baselines"
+    candidates: Sequence[LanguageCandidate], baselines: "Baselines", chosen: str
 ) -> Iterator[tuple[str, float]]:
     for each in candidates:
         stage, speed = each.stage, each.speed
@@ -108,6 +108,8 @@ def _metrics(
             **{f"tokens_per_second_{n}": rate for n, rate in speed.tokens_per_second.items()},
         }
         yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+        if each.name == chosen:
+            yield "test.perplexity", float(stage.perplexity)
     yield "test.unigram", baselines.unigram
     yield "test.trigram", baselines.trigram
     if baselines.base is not None:

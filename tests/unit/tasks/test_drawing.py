@@ -97,8 +97,14 @@ def test_what_draws_a_picture_imports_matplotlib_only_then() -> None:
 
 
 class Run:
+    path = "#/experiments/1/runs/r"
+
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
+        self.description = ""
+
+    def describe(self, text: str) -> None:
+        self.description = text
 
     def log_report(self, texts: Mapping[str, str], pictures: Mapping[str, bytes]) -> None:
         self.logged |= {**texts, **pictures}
@@ -120,6 +126,7 @@ def publish(drawing: Drawing, monkeypatch: pytest.MonkeyPatch) -> Run:
     run, anything = Run(), Anything()
     installation: Any = SimpleNamespace(tracking_uri="sqlite:///mlflow.db")
     given: Any = dict.fromkeys(("snapshot", "report", "version", "promotion"), anything)
+    given["report"] = SimpleNamespace(facts=(), sections=(), rows=(("test accuracy", "0.9"),))
     run_report.publish_training("m", installation, run=cast(Any, run), drawing=drawing, **given)
     return run
 
@@ -131,6 +138,8 @@ def test_pictures_are_stored_and_shown_on_the_page(monkeypatch: pytest.MonkeyPat
         run = publish(drawing, monkeypatch)
     assert run.logged.keys() == {"report.html", "plots/a.png"}
     assert "<h2>A</h2><img" in run.logged["report.html"]
+    assert "| test accuracy | 0.9 |" in run.description
+    assert "[report with pictures](#/experiments/1/runs/r/artifacts/report.html)" in run.description
 
 
 def test_a_run_without_its_pictures_has_its_page(

@@ -170,6 +170,7 @@ def test_its_tags_and_metrics_are_those_that_were_measured() -> None:
         "test.fast.rows_per_second": 81234.5,
         "test.fast.peak_memory_bytes": 2**27,
         "test.fast.other_load": 0.0,
+        "test.accuracy": 0.98765,
     }
 
 

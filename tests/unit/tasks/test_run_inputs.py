@@ -1,5 +1,6 @@
 """What a run is made from is logged beside its training, and in a run that failed too."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,13 @@ from mlflow.exceptions import MlflowException
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline import Pipeline
 from millrace.tasks import run_inputs as module
-from millrace.tasks.run_inputs import inputs_of_failed, log_inputs_beside
+from millrace.tasks.run_inputs import (
+    changed_params,
+    inputs_of_failed,
+    installed_packages,
+    log_inputs_beside,
+    own_modules,
+)
 
 
 class Run:
@@ -26,8 +33,8 @@ class Run:
             raise MlflowException("MLflow is away")
         self.told.append(params["name"])
 
-    def log_text(self, _text: str, path: str) -> None:
-        self.told.append(path)
+    def log_report(self, texts: dict[str, str], _pictures: dict[str, bytes]) -> None:
+        self.told += texts
 
     def log_dataset(self, *given: object) -> None:
         self.told.append(str(given[-1]))
@@ -37,7 +44,7 @@ class Snapshot:
     name, uri, version, digest = "t", "uri", 1, "d" * 64
 
 
-ALL = ["t", "pipeline.yaml", "d" * 64]
+ALL = ["t", "pipeline.yaml", "requirements.txt", "d" * 64]
 
 
 @pytest.fixture
@@ -91,3 +98,38 @@ def test_a_run_that_cannot_be_prepared_has_its_inputs_and_its_error(
     ):
         raise InputError("no such column")
     assert run.told == ([] if failures else ALL)
+
+
+def test_the_parameters_are_those_that_differ_from_their_defaults() -> None:
+    given = {
+        "name": "t",
+        "dataset": {"source": "t.csv", "target": "y"},
+        "model": {"params": {"hidden": [8]}},
+        "training": {"epochs": 7, "seed": 0},
+    }
+    assert changed_params(Pipeline.model_validate(given)) == {
+        "name": "t",
+        "dataset.source": "t.csv",
+        "dataset.target": "y",
+        "model.family": "mlp",
+        "model.params.hidden": [8],
+        "training.epochs": 7,
+    }
+
+
+def test_own_modules_are_logged_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("class Net: ...\n")
+    given = {
+        "name": "t",
+        "dataset": {"source": "rows:read", "target": "y"},
+        "model": {"family": "net:Net"},
+    }
+    pipeline = Pipeline.model_validate(given).with_folder(tmp_path)
+    assert own_modules(pipeline) == {"code/net.py": "class Net: ...\n"}
+
+
+def test_the_packages_are_pinned() -> None:
+    lines = installed_packages().splitlines()
+    assert any(line.startswith("mlflow==") for line in lines)
+    names = [line.split("==")[0] for line in lines]
+    assert names == sorted(set(names), key=str.lower)
