@@ -1,7 +1,7 @@
 """The parts `batch` and `schedule`: how rows are scored, and when flows run."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -88,6 +88,15 @@ class BatchSpec(Spec):
         (),
         description="Columns that identify a row of the input; dataset.key when left out. If both "
         "are empty, a hash of the prompt identifies a prompt.",
+    )
+    columns: Names = Field(
+        (),
+        description="Columns of the input that are written beside the predictions, as the key "
+        "columns are. Not for language models.",
+    )
+    scores: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        None,
+        description="Classes whose probabilities are written as `scores`: all, or the best ones.",
     )
     max_dead_letters: float = Field(
         0.05,

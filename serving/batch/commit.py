@@ -30,7 +30,7 @@ from millrace.models.data.file_statistics import statistics_of
 from millrace.models.data.folder import Folder
 from millrace.models.data.schema import KEY
 from millrace.models.data.table_commit import commit_with_retries
-from millrace.serving.batch.job import DEAD
+from millrace.serving.batch.job import DEAD, OUTPUTS
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, PREFIX
 
 JOB = "millrace.job"
@@ -181,6 +181,7 @@ class Partition:
             nonlocal expected
             table = self._table(table_schema)
             self._require_schema(table, table_schema)
+            table = self._with_columns(table, table_schema)
             expected = self._files_in(table) if expected is None else expected
             if self._files_in(table) != expected:
                 raise self._conflict()
@@ -192,6 +193,16 @@ class Partition:
             return commit_with_retries(attempt)  # a commit to another partition may come first
         except DeltaError as error:
             raise self._not_committed(error) from error
+
+    def _with_columns(
+        self, table: deltalake.DeltaTable, schema: deltalake.Schema
+    ) -> deltalake.DeltaTable:
+        """Return the table with the columns of a schema that it does not have yet."""
+        known = {field.name for field in table.schema().fields}
+        if new := [field for field in schema.fields if field.name not in known]:
+            table.alter.add_columns(new)
+            return deltalake.DeltaTable(self.table)
+        return table
 
     def _replace(
         self,
@@ -236,7 +247,9 @@ class Partition:
 
     def _require_schema(self, table: deltalake.DeltaTable, schema: deltalake.Schema) -> None:
         expected, given = _column_types(table.schema()), _column_types(schema)
-        if expected != given:
+        differ = {name for name in expected.keys() & given.keys() if expected[name] != given[name]}
+        # Columns that are carried from the input, or left out, are null in the other partitions.
+        if differ or (expected.keys() ^ given.keys()) & OUTPUTS:
             raise InputError(
                 f"the rows have another schema than the table {self.table}",
                 seen=", ".join(f"{name} {kind}" for name, kind in given.items()),
@@ -323,7 +336,9 @@ def _count_rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
 
 
 def _statistics(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> str:
-    return statistics_of(_read_metadata(filesystem, file), private=PRIVATE)
+    read = _read_metadata(filesystem, file)
+    private = {*PRIVATE, *(name for name in read.schema.names if name not in OUTPUTS)}
+    return statistics_of(read, private=tuple(private))
 
 
 def _read_metadata(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> pq.FileMetaData:

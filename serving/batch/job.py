@@ -21,6 +21,13 @@ RowNumbers = npt.NDArray[np.int64]
 ERROR = "error"
 TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
 """Columns of the output of a model that has tokens."""
+OUTPUTS = frozenset(
+    {
+        *(KEY, ROW, "model_version", "prediction", "score"),
+        *("completion", "finish_reason", TOKENS_IN, TOKENS_OUT),
+    }
+)
+"""Columns that predictions always have, by the kind of model; others are carried from the input."""
 REFUSED = pa.schema([(ROW, pa.int64()), (KEY, pa.string()), ("reason", pa.string())])
 DEAD = REFUSED.append(pa.field("row", pa.string()))
 """Columns of a row that was not scored: place, key, reason, and the row as it was seen, in JSON."""

@@ -20,6 +20,7 @@ from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import PLACES, ROWS, answer_rows
 from millrace.serving.batch.actor import ActorContext, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, blocks_of
+from millrace.serving.batch.carried_columns import carried_fields, carry
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Answers
 from millrace.serving.batch.monitoring.drift import Bins
@@ -28,6 +29,8 @@ ANSWER_BYTES = 48
 """Estimated bytes per row of the output."""
 TOKENS = "tokens"
 """Column with the number of tokens of a text, as the model reads it."""
+SCORES = "scores"
+"""Column of the output with the most probable classes, if `batch.scores` asks for them."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class RowJob:
         batch_tokens: tokens in one call, if rows are texts.
         bins: bins of the columns whose drift is measured; for texts, bins of `TOKENS`.
         output_bins: bins of the output columns whose drift is measured.
+        carried: columns of the input that are written beside the predictions.
+        top_scores: number of classes whose probabilities are written, the largest first; 0: none.
     """
 
     model: str
@@ -61,11 +66,18 @@ class RowJob:
     batch_tokens: int = PLACES
     bins: tuple[Bins, ...] = ()
     output_bins: tuple[Bins, ...] = ()
+    carried: tuple[str, ...] = ()
+    top_scores: int = 0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the features."""
+        return tuple(feature.name for feature in self.encoding.features)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns of the features."""
-        return tuple(feature.name for feature in self.encoding.features)
+        """The columns of the features, and those that are carried."""
+        return tuple(dict.fromkeys((*self.features, *self.carried)))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -80,16 +92,26 @@ class RowJob:
     @property
     def output(self) -> pa.Schema:
         """The columns of every table of predictions; a prediction has its label's type."""
-        labels = self.encoding.labels
         return pa.schema(
             [
                 (KEY, pa.string()),
-                ("prediction", pa.array(labels).type if labels else pa.float64()),
+                ("prediction", self._label_type),
                 ("score", pa.float32()),
+                *([(SCORES, self._scores_type)] if self.top_scores else []),
                 ("model_version", pa.int32()),
                 (ROW, pa.int64()),
+                *carried_fields(self.carried, self.dataset_columns),
             ]
         )
+
+    @property
+    def _label_type(self) -> pa.DataType:
+        labels = self.encoding.labels
+        return pa.array(labels).type if labels else pa.float64()
+
+    @property
+    def _scores_type(self) -> pa.DataType:
+        return pa.list_(pa.struct([("label", self._label_type), ("score", pa.float32())]))
 
     @property
     def folder(self) -> Path:
@@ -112,6 +134,8 @@ class RowJob:
             "held": columns,
             "batch_size": self.batch_size,
             "batch_tokens": self.batch_tokens,
+            **({"carried": list(self.carried)} if self.carried else {}),
+            **({"top_scores": self.top_scores} if self.top_scores else {}),
         }
 
     def blocks(self, load: Load) -> Blocks:
@@ -140,7 +164,7 @@ class RowJob:
             FEATURES: lists,
             ERROR: pa.array(self.encoding.errors(features), pa.string()),
         }
-        return pa.table(columns)
+        return pa.table({**columns, **carry(rows, self.carried, self.dataset_columns)})
 
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
@@ -216,12 +240,15 @@ class Scorer:
         calls = self.job.batch_size, self.job.batch_tokens
         answers = answer_rows(self.session.answer, features, read, *calls)
         scores = self.meaning.score(answers)
+        top = self.job.top_scores
         columns = [
             rows[KEY],
             pa.array(self.meaning.prediction(answers), output.field("prediction").type),
             pa.array(scores, pa.float32()),
+            *([self._best(answers, top, output.field(SCORES).type)] if top else []),
             pa.repeat(pa.scalar(self.job.version, pa.int32()), len(rows)),
             rows[ROW],
+            *(rows[name] for name in self.job.carried),
         ]
         table, finite = pa.table(columns, schema=output), np.isfinite(scores)
         if finite.all():
@@ -232,6 +259,15 @@ class Scorer:
             [bad[ROW], bad[KEY], reason, pa.nulls(len(bad), pa.string())], DEAD.names
         )
         return Answers(table.filter(pa.array(finite)), refused.cast(DEAD))
+
+    def _best(self, answers: Array, top: int, kind: pa.DataType) -> pa.Array:
+        """Return the most probable classes of each row with their probabilities."""
+        best = np.argsort(-answers, axis=1, kind="stable")[:, :top]
+        labels = pa.array([self.job.encoding.labels[place] for place in best.ravel()])
+        values = pa.array(np.take_along_axis(answers, best, axis=1).ravel(), pa.float32())
+        pairs = pa.StructArray.from_arrays([labels, values], fields=list(kind.value_type))
+        starts = np.arange(0, best.size + 1, best.shape[1], dtype=np.int32)
+        return pa.ListArray.from_arrays(starts, pairs).cast(kind)
 
 
 def _features(rows: pa.Table, width: int) -> Array:

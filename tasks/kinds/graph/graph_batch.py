@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.export.onnx.graph_certificate import GraphCertificate
 from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
@@ -16,6 +18,7 @@ from millrace.models.data.snapshots import Snapshot, sample_rows
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.row_batches import PLACES
 from millrace.models.registry.version_files import Package
+from millrace.serving.batch.carried_columns import select_carried
 from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.job import ERROR, ROW
@@ -57,16 +60,36 @@ def row_job(
     """
     files = graph_files(package)
     version, batch = files.version, pipeline.batch
+    key, classes = batch.key or pipeline.dataset.key, len(files.encoding.labels)
     return RowJob(
         *(pipeline.name, version.version, version.digest),
         files.model,
         files.encoding,
-        batch.key or pipeline.dataset.key,
+        key,
         dataset_columns,
         batch.threads_per_actor,
         batch.batch_size or CALL_ROWS,
         batch.max_num_batched_tokens or PLACES,
+        carried=select_carried(batch.columns, key),
+        top_scores=_top_scores(batch.scores, classes, files.version.model),
     )
+
+
+def _top_scores(wanted: int | Literal["all"] | None, classes: int, model: str) -> int:
+    """Return the number of classes whose probabilities are written.
+
+    Raises:
+        InputError: the model predicts a number, which has no probabilities.
+    """
+    if wanted is None:
+        return 0
+    if not classes:
+        raise InputError(
+            f"batch.scores is for classes, and {model} predicts a number",
+            seen=f"batch.scores: {wanted}",
+            hint="leave batch.scores out",
+        )
+    return classes if wanted == "all" else min(wanted, classes)
 
 
 def with_row_bins(job: RowJob, snapshot: Snapshot) -> RowJob:
@@ -86,7 +109,7 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is not None:
         return ()
-    rows = sample_rows(snapshot, job.needed, SAMPLE_ROWS)
+    rows = sample_rows(snapshot, job.features, SAMPLE_ROWS)
     encoded = job.encoded(rows)
     good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
     if not good.num_rows:
@@ -105,7 +128,7 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is None:
         return ()
-    rows = sample_rows(snapshot, job.needed, SAMPLE_ROWS)
+    rows = sample_rows(snapshot, job.features, SAMPLE_ROWS)
     lengths = cells_of(job.compared(rows, job.encoded(rows)), TOKENS)
     return (bins_of_values(TOKENS, lengths),)
 

@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.language_generation import chat_template_of
 from millrace.models.config.pipeline import Pipeline
@@ -67,10 +68,16 @@ def prompt_job(
         dataset_columns: the columns with their types in the dataset; empty if there is no dataset.
 
     Raises:
-        InputError: Ray has too few GPUs for the variant, or lacks vLLM on its GPU nodes.
+        InputError: Ray has too few GPUs for the variant, or lacks vLLM on its GPU nodes; or the
+            pipeline asks for columns that completions do not have.
     """
     files = language_files(package)
     version, batch, folder = files.version, pipeline.batch, files.folder
+    if batch.columns or batch.scores is not None:
+        raise InputError(
+            f"batch.columns and batch.scores are not for {version.model}, a language model",
+            hint="leave them out, and join the completions by `_key`",
+        )
     sampling = Sampling(**batch.sampling.model_dump())
     key = batch.key or pipeline.dataset.key
     names = (pipeline.name, version.version, version.digest)

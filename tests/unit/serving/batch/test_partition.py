@@ -252,6 +252,32 @@ def test_another_schema_is_refused_and_the_table_stays_readable(table: str) -> N
     assert seen(table) == {MONDAY: [1]}
 
 
+def test_columns_that_are_new_are_added_and_may_be_left_out_again(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    for day, job, more in ((TUESDAY, "b", {"city": ["p"]}), ("2026-01-07", "c", {})):
+        partition = Partition(table, "date", day, job)
+        rows = pa.table({"x": [2], **more})
+        Path(partition.folder.uri).mkdir(parents=True)
+        pq.write_table(rows, f"{partition.folder.uri}/0.parquet")
+        partition.require_schema(rows.schema)
+        partition.commit(rows.schema, {})
+    found = deltalake.DeltaTable(table).to_pyarrow_table().sort_by("date")
+    assert found["city"].to_pylist() == [None, "p", None]
+    assert found["x"].to_pylist() == [1, 2, 2]
+    log = "".join(each.read_text() for each in Path(table, "_delta_log").glob("*.json"))
+    assert '\\"p\\"' not in log
+
+
+def test_predictions_of_another_kind_are_refused(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    Path(partition.folder.uri).mkdir(parents=True)
+    schema = pa.schema([("_key", pa.string()), ("prediction", pa.string())])
+    pq.write_table(schema.empty_table(), f"{partition.folder.uri}/0.parquet")
+    partition.commit(schema, {})
+    with pytest.raises(InputError, match="another schema"):
+        partition.require_schema(pa.schema([("_key", pa.string()), ("completion", pa.string())]))
+
+
 def test_another_schema_is_told_before_the_work_as_well(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", TUESDAY, "b")
@@ -298,10 +324,15 @@ def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:
     assert seen(table) == {MONDAY: [1, 2]}
 
 
-def test_files_say_between_which_values_their_rows_are(table: str) -> None:
-    commit(table, MONDAY, "a", [3, 1])
+def test_files_say_between_which_values_their_rows_are_but_of_carried_columns(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    Path(partition.folder.uri).mkdir(parents=True)
+    rows = pa.table({"_row": [3, 1], "salary": [30, 10]})
+    pq.write_table(rows, f"{partition.folder.uri}/0.parquet")
+    partition.commit(rows.schema, {})
     (action,) = pa.table(deltalake.DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
-    assert (action["min.x"], action["max.x"], action["num_records"]) == (1, 3, 2)
+    assert (action["min._row"], action["max._row"], action["num_records"]) == (1, 3, 2)
+    assert action["min.salary"] < -(2**60)
 
 
 def test_a_job_deletes_the_files_that_its_commit_left_out(table: str) -> None:

@@ -16,6 +16,7 @@ from millrace.models.data.split import hash_rows, with_keys
 from millrace.models.inference.features import FEATURES as ENCODED
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
+from millrace.serving.batch.carried_columns import select_carried
 from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.job import DEAD, ROW
 from millrace.serving.batch.row_job import RowJob, Scorer
@@ -333,3 +334,41 @@ def test_a_text_without_key_columns_is_known_by_all_of_it() -> None:
     again = job.encoded(texts.slice(1, 1))
     assert again["_key"][0] == table["_key"][1]
     assert table["error"].to_pylist() == [None, None, "body is missing"]
+
+
+ID = Column("id", "int")
+
+
+def test_carried_columns_have_their_names_and_types(model: Path) -> None:
+    encoding = Encoding(FEATURES, "t", LABELS)
+    job = RowJob("m", 7, "d", model, encoding, ("id",), (ID,), carried=("id", "note"))
+    table = answered(job, rows(note=[1.5, None, 3.25]))
+    assert table.schema.equals(job.output)
+    assert table["id"].to_pylist() == [10, 11, 12]
+    assert table["note"].to_pylist() == ["1.5", None, "3.25"]
+    assert job.needed == ("v", "c", "id", "note")
+    plain = RowJob("m", 7, "d", model, encoding, ("id",), (ID,))
+    assert job.parameters() != plain.parameters()
+    assert "carried" not in plain.parameters()
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_the_best_classes_are_written_with_their_probabilities(model: Path, top: int) -> None:
+    job = RowJob("m", 7, "d", model, Encoding(FEATURES, "t", LABELS), ("id",), top_scores=top)
+    table = answered(job, rows())
+    assert table.schema.equals(job.output)
+    found = table["scores"].to_pylist()
+    assert [len(each) for each in found] == [top] * 3
+    assert [each[0] for each in found] == [
+        {"label": label, "score": score}
+        for label, score in zip(
+            table["prediction"].to_pylist(), table["score"].to_pylist(), strict=True
+        )
+    ]
+    assert all(each == sorted(each, key=lambda pair: -pair["score"]) for each in found)
+
+
+def test_what_a_user_names_must_not_be_in_the_output() -> None:
+    assert select_carried(("city", "id"), ("id", "date", "score")) == ("id", "city")
+    with pytest.raises(InputError, match="batch.columns has score, which the predictions have"):
+        select_carried(("score",), ())
