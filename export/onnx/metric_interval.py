@@ -1,11 +1,9 @@
 """The 95% interval of a metric on the test split: Wilson's for accuracy, a bootstrap for R²."""
 
-import math
-from statistics import NormalDist
-
 import numpy as np
 
 from millrace.models.common.arrays import Array
+from millrace.models.comparison.live_metric import wilson
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers, r2
 
@@ -31,22 +29,6 @@ def interval(
         rows, right = objective.count_by_class(answers, target)
         return wilson(int(right.sum()), int(rows.sum()))
     return r2_interval(answers[:, 0], target)
-
-
-def wilson(hits: int, of: int, level: float = LEVEL) -> tuple[float, float]:
-    """Return both ends of a proportion's score interval (Wilson 1927).
-
-    Unlike a bootstrap, it has a width where all or none are hits. Of nothing it is 0 to 1.
-    """
-    if of == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, spread = hits / of, z * z / of
-    centre = share + spread / 2
-    half = z * math.sqrt(share * (1 - share) / of + spread / (4 * of))
-    # Exact at both ends, where rounding would leave a difference of 1e-17.
-    low = 0.0 if hits == 0 else (centre - half) / (1 + spread)
-    return low, 1.0 if hits == of else (centre + half) / (1 + spread)
 
 
 def r2_interval(answers: Array, target: Array) -> tuple[float, float]:

@@ -46,6 +46,7 @@ COMMANDS = {
     "certify": "model_commands:certify",
     "history": "model_commands:history",
     "lineage": "model_commands:lineage",
+    "feedback": "feedback:feedback",
     "sign": "sign_version:sign",
     "keys": "api_keys:keys",
     "up": "service_commands:up",

@@ -209,6 +209,7 @@ class Measured:
         name: the name of the metric.
         smaller_is_better: whether a smaller metric is better.
         figures: what its variant was measured to be on the machine of its certificate.
+        rows: number of rows that the metric was measured on; None: not known.
     """
 
     passed: bool
@@ -216,6 +217,7 @@ class Measured:
     name: str
     smaller_is_better: bool = False
     figures: CertifiedFigures = CertifiedFigures()
+    rows: int | None = None
 
 
 class VersionEvidence(Protocol):

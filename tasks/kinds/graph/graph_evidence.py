@@ -71,6 +71,7 @@ class GraphEvidence:
             chosen.metric if chosen else None,
             certificate.metric_name,
             figures=figures_of(certificate),
+            rows=certificate.test_rows,
         )
 
     def metric_of(self, other: Package) -> float | None:

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from millrace.export.onnx.metric_interval import BLOCKS, interval, r2_interval, wilson
+from millrace.export.onnx.metric_interval import BLOCKS, interval, r2_interval
+from millrace.models.comparison.live_metric import wilson
 from millrace.models.families.objective import Classification, Regression
 
 CLASSES = Classification(("no", "yes"))

@@ -1,0 +1,67 @@
+"""`millrace feedback`: labels that came back, beside what was predicted."""
+
+from typing import Annotated
+
+import typer
+
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, prepare
+from millrace.models.common.slow_step import report_while
+
+
+def feedback(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model.")],
+    labels: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="The labels: a file, a glob, a URI or a Delta table, with keys."
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="The column of the labels; the dataset's target if left out.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="A key column; repeatable. The pipeline's if left out.")
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="Only predictions of this date.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Join labels to a model's batch predictions by key: live accuracy by day, and a fall of it."""
+    chosen = prepare()
+    with console.reserve_stdout(), report_while("joining the labels"):
+        from millrace.tasks import feedback as task
+
+        found = task.read_feedback(
+            chosen.installation(), model, labels, label=label, key=key or (), date=date
+        )
+    if as_json:
+        console.print_json(found)
+        return
+    rows = [
+        (
+            each.date,
+            str(each.version),
+            f"{each.labels:,}",
+            f"{each.value:.4g}",
+            "" if each.low is None else f"{each.low:.4f} to {each.high:.4f}",
+            _certified(found.certified.get(each.version)),
+        )
+        for each in found.days
+    ]
+    metric = found.days[0].metric if found.days else "accuracy"
+    head = ("date", "version", "labels", metric, "95% interval", "certified")
+    console.print_table(f"{found.model}, live", head, rows)
+    unmatched = found.labels - found.matched - found.unreadable
+    console.print_line(f"labels: {found.labels:,}, {unmatched:,} of them without a prediction")
+    if found.unreadable:
+        console.print_line(f"unreadable labels: {found.unreadable:,}")
+    if found.calibration is not None:
+        console.print_line(f"calibration error: {found.calibration:.4f}")
+    for version, fall in found.falls.items():
+        console.print_line(f"warning: version {version}: {task.describe_fall(fall)}")
+
+
+def _certified(share: float | None) -> str:
+    return "" if share is None else f"{share:.4f}"
