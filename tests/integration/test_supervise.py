@@ -54,6 +54,7 @@ deployments:
     schedules: [{{cron: "* * * * *"}}]
   - name: score
     entrypoint: trial_flows.score
+    tags: [millrace]
     parameters: {{pipeline_file: ""}}
 """
 
