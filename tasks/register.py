@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import replace
 
-from millrace.models.common.errors import MillraceError, WorkError
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
@@ -205,7 +205,7 @@ def _with_verdict(decided: Promotion, known: MlflowRegistry, version: ModelVersi
     try:
         other = known.registry.version(version.model, beside.version)
         verdict = compare_found(known, other, version).sentence()
-    except MillraceError as error:
+    except Exception as error:  # the other version's own files may fail in any way
         log.warning("no row-by-row comparison with version %s: %s", beside.version, error)
         return decided
     return replace(decided, beside=replace(beside, verdict=verdict))

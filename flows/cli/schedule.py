@@ -56,6 +56,7 @@ def list_(as_json: AsJson = False) -> None:
         )
         for each in shown
     ]
+    rows = rows or [("none", "", "", "`millrace schedule add FILE`")]
     console.print_table("schedules", ("deployment", "cron", "next", "file"), rows)
     for fault in wanted.faults:
         report(f"not scheduled as it is now: {fault.file}: {fault.reason}")
