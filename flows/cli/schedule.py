@@ -134,4 +134,4 @@ def _next_time(spec: "DeploymentSpec") -> str | None:
     if spec.cron is None:
         return None
     now = datetime.now(ZoneInfo(spec.timezone))
-    return next(CronSim(spec.cron, now)).isoformat(timespec="minutes")
+    return f"{next(CronSim(spec.cron, now)):%Y-%m-%d %H:%M}"
