@@ -271,6 +271,8 @@ class Settings(BaseSettings):
             InputError: this code cannot read the layout of the home folder.
             WorkError: the version of the home folder cannot be read.
         """
+        from millrace.flows.deployments.own_schedules import read_own  # which imports this
+
         try:
             check_version(self.home)
         except OSError as error:
@@ -286,7 +288,9 @@ class Settings(BaseSettings):
             ray_address=self.ray_address,
             triton=self.triton or (self.local_triton,),
             vllm_python=self.vllm_python,
-            pipelines=tuple(str(absolute(Path(each))) for each in self.pipelines),
+            pipelines=read_own(self.home).patterns(
+                str(absolute(Path(each))) for each in self.pipelines
+            ),
             trusted_signers=self.trusted_signers,
             ingest_memory=int(self.ingest_memory_gib * 2**30) if self.ingest_memory_gib else None,
         )

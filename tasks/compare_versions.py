@@ -11,6 +11,8 @@ from millrace.models.comparison.slices import FEW_ROWS, SliceResult, compare_sli
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import CHAMPION, ModelVersion
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.release_state import derive_state
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import CertifiedFigures, VersionEvidence, steps_of
 from millrace.tasks.release import MlflowRegistry
@@ -162,7 +164,7 @@ def compare_found(
         for v, m, price in zip((other, judged), measured, prices, strict=True)
     ]
     result = scores.result()
-    previous = other.version if other.model == judged.model else None
+    previous = _incumbent(known, judged)
     dataset = pipeline_of(packages[1]).name
     return VersionComparison(
         result.verdict,
@@ -174,6 +176,15 @@ def compare_found(
         compare_slices(scores),
         known.refusal(judged.model, judged.version, previous),
     )
+
+
+def _incumbent(known: MlflowRegistry, judged: ModelVersion) -> int | None:
+    """Return the version that a release would replace: the live one, else the champion."""
+    state = derive_state(ledger_of(known.installation).releases(judged.model))
+    if state.live is not None:
+        return state.live.version
+    champion = known.desired_versions(judged.model).get(judged.model)
+    return champion.version if champion else None
 
 
 def _cost(price_per_hour: float | None, per_second: float | None) -> float | None:

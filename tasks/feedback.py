@@ -24,6 +24,7 @@ from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
 from millrace.models.data.sources.delta_files import dataset_of
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.named_version import version_named
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.tasks.kinds.certified import pipeline_of
@@ -113,6 +114,7 @@ def read_feedback(
         InputError: there are no such predictions or labels, or nothing identifies the rows.
         TransientError: MLflow, or the labels' store, does not answer.
     """
+    require_model_name(model)
     registry = registry_of(installation)
     pipeline = pipeline_of(registry.fetch(version_named(model, registry)))
     table = _predictions(installation, model)
@@ -130,7 +132,7 @@ def read_feedback(
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
     falls = {}
     for version, test in certified.items():
-        own = [each for each in days if each.version == version]
+        own = [each for each in _with_stored(installation, model, days) if each.version == version]
         counted = [Counted(each.labels, round(each.value * each.labels)) for each in own]
         if (fall := find_fall(test, counted)) is not None:
             falls[version] = fall
@@ -139,7 +141,7 @@ def read_feedback(
         model,
         days,
         labels.num_rows + unreadable,
-        len(set(joined[KEY].to_pylist())),
+        _count_matched(joined, labels),
         unreadable,
         _calibration(joined) if is_class and joined.num_rows else None,
         {version: test.share for version, test in certified.items()},
@@ -191,6 +193,9 @@ def _read_labels(
     wanted = Column(column, "float") if pa.types.is_floating(kind) else _category(column, kind)
     for chunk in open_source(spec, Path.cwd()).chunks():
         rows = chunk.rows
+        bad += len(chunk.unreadable)
+        if not rows.num_rows:
+            continue
         keys = declared_keys(rows, names, known)
         if keys is None or (KEY not in rows.schema.names and set(names) - set(rows.schema.names)):
             raise InputError(
@@ -202,17 +207,32 @@ def _read_labels(
         read = cast(cells_of(rows, column), wanted)
         values = read.values.cast(kind)
         columns = {KEY: keys, LABEL: values}
-        if DATE in rows.schema.names:
-            columns[DATE] = cells_of(rows, DATE).cast(pa.string())
+        if DATE in rows.schema.names and DATE not in names:
+            columns[DATE] = _dates(cells_of(rows, DATE))
         found = pa.table(columns)
         good = found.filter(pc.and_(values.is_valid(), keys.is_valid()))
         bad += len(found) - len(good)
         tables.append(good)
+    if not tables:
+        raise InputError(f"{source} has no labels", valid="a row for each label")
     labels = pa.concat_tables(tables)
     by = [name for name in (KEY, DATE) if name in labels.column_names]
     numbered = labels.append_column("_n", pa.array(range(len(labels))))
     last = numbered.group_by(by).aggregate([("_n", "max")])["_n_max"]
     return labels.take(last), bad
+
+
+def _dates(cells: pa.Array) -> pa.Array:
+    """Return dates as the partitions name them: 2026-11-23."""
+    if pa.types.is_temporal(cells.type):
+        cells = cells.cast(pa.date32())
+    return cells.cast(pa.string())
+
+
+def _count_matched(joined: pa.Table, labels: pa.Table) -> int:
+    """Return the number of labels that a prediction was found for."""
+    by = [name for name in (KEY, DATE) if name in labels.column_names]
+    return int(joined.group_by(by).aggregate([]).num_rows)
 
 
 def _category(name: str, kind: pa.DataType) -> Column:
@@ -278,6 +298,18 @@ def _certified(installation: Installation, model: str, versions: set[int]) -> di
         if measured.metric is not None and measured.rows:
             found[version] = Counted(measured.rows, round(measured.metric * measured.rows))
     return found
+
+
+def _with_stored(installation: Installation, model: str, days: Sequence[LiveDay]) -> list[LiveDay]:
+    """Return the days with those of earlier calls, the oldest first."""
+    uri, fresh = installation.table(FEEDBACK, model), {(each.date, each.version) for each in days}
+    stored: list[LiveDay] = []
+    if deltalake.DeltaTable.is_deltatable(uri):
+        for row in deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist():
+            row.pop("measured_at")
+            stored.append(LiveDay(**row))
+    kept = [each for each in stored if (each.date, each.version) not in fresh]
+    return sorted([*kept, *days], key=lambda each: (each.date, each.version))
 
 
 def _store(installation: Installation, found: Feedback) -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import distributions
 from threading import Thread
 
 from millrace.models.common.errors import InputError
+from millrace.models.common.printable import redact
 from millrace.models.common.user_code import module_path
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
@@ -61,13 +62,16 @@ def installed_packages() -> str:
 
 
 def own_modules(pipeline: Pipeline) -> dict[str, str]:
-    """Return the source of the user's modules that a pipeline names, by artifact path."""
+    """Return the source of the user's modules that a pipeline names, by artifact path.
+
+    Passwords in addresses are left out, as in the pipeline file.
+    """
     found = {}
     for reference in (pipeline.model.family, pipeline.dataset.source):
         if FUNCTION.fullmatch(reference):
             with suppress(InputError, OSError, UnicodeDecodeError):
                 path = module_path(reference, pipeline.folder)
-                found[f"{CODE}/{path.name}"] = path.read_text()
+                found[f"{CODE}/{path.name}"] = redact(path.read_text())
     return found
 
 

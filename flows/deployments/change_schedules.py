@@ -11,11 +11,13 @@ from millrace.flows.deployments.catch_up import TAG, assign_to_home, home_id, is
 from millrace.flows.deployments.deployment_specs import DeploymentSpec, build_specs
 from millrace.flows.deployments.own_schedules import read_own, write_own
 from millrace.flows.deployments.scheduled_files import (
+    ScheduledPipeline,
     ScheduleFault,
     read_pipeline,
     read_pipeline_files,
     select_pipelines,
 )
+from millrace.flows.run_state import is_supervisor_alive
 from millrace.flows.settings import Settings, absolute
 from millrace.models.common.errors import InputError, TransientError, nearest
 
@@ -30,11 +32,13 @@ class Wanted:
 
     Attributes:
         specs: the deployments.
+        pipelines: the pipelines that they are of.
         faults: files whose present content is not scheduled.
         paused: the deployments that are paused in Prefect, as `up` last saw them.
     """
 
     specs: tuple[DeploymentSpec, ...]
+    pipelines: tuple[ScheduledPipeline, ...]
     faults: tuple[ScheduleFault, ...]
     paused: frozenset[str]
 
@@ -45,14 +49,16 @@ def read_wanted(settings: Settings) -> Wanted:
     Raises:
         InputError: the file of deployments cannot be read.
     """
-    own, state = read_own(settings.home), schedule_state.read(settings.run)
-    chosen = schedule_state.read_patterns(settings.run, settings.pipeline_patterns())
+    own, chosen, state = read_own(settings.home), settings.pipeline_patterns(), None
+    if is_supervisor_alive(settings.run):
+        state = schedule_state.read(settings.run)
+        chosen = schedule_state.read_patterns(settings.run, chosen)
     files = own.scheduled(read_pipeline_files(own.patterns(chosen)))
     known = state.last_valid() if state else {}
     pipelines, faults = select_pipelines(files, known)
     specs = assign_to_home(build_specs(pipelines, settings.deployments), settings)
     paused = frozenset(each.deployment for each in state.schedules if each.paused) if state else ()
-    return Wanted(specs, faults, frozenset(paused))
+    return Wanted(specs, pipelines, faults, frozenset(paused))
 
 
 def add_file(settings: Settings, file: Path) -> tuple[str, ...]:
@@ -63,14 +69,13 @@ def add_file(settings: Settings, file: Path) -> tuple[str, ...]:
     """
     path = absolute(file)
     pipeline = read_pipeline(path)
-    for spec in read_wanted(settings).specs:
-        other = str(spec.parameters.get("pipeline_file", ""))
-        if other not in ("", str(path)) and pipeline.name in spec.tags:
+    for other in read_wanted(settings).pipelines:
+        if other.file != path and other.name == pipeline.name:
             raise InputError(
                 f"the name {pipeline.name!r} is scheduled already",
-                seen=f"{path} and {other}",
+                seen=f"{path} and {other.file}",
                 valid="a different name for each scheduled pipeline",
-                hint=f"change `name`, or `millrace schedule remove {other}` first",
+                hint=f"change `name`, or `millrace schedule remove {other.file}` first",
             )
     write_own(settings.home, read_own(settings.home).with_added(str(path)))
     return tuple(
@@ -86,10 +91,9 @@ def remove_file(settings: Settings, name: str) -> str:
     Raises:
         InputError: no such file is scheduled.
     """
-    specs = [each for each in read_wanted(settings).specs if "pipeline_file" in each.parameters]
-    files = {str(each.parameters["pipeline_file"]): each for each in specs}
+    files = {str(each.file): each.name for each in read_wanted(settings).pipelines}
     path = str(absolute(Path(name)))
-    of_name = [file for file, spec in files.items() if name in spec.tags]
+    of_name = [file for file, pipeline in files.items() if name == pipeline]
     own = read_own(settings.home)
     found = path if path in (*files, *own.added) else next(iter(of_name), None)
     if found is None:
@@ -153,7 +157,9 @@ def _find(settings: Settings, client: "SyncPrefectClient", name: str) -> "list[D
         if not is_of_another_home(each.tags, home) and "pipeline_file" in each.parameters
     ]
     found = [each for each in known if each.name == name]
-    found = found or [each for each in known if name in each.tags and name != TAG]
+    suffix = f"-{home}" if settings.prefect_api_url is not None else ""
+    names_of = {each.name: each.name.removesuffix(suffix).partition("-")[2] for each in known}
+    found = found or [each for each in known if names_of[each.name] == name]
     if not found:
         names = sorted(each.name for each in known)
         raise InputError(

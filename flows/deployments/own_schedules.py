@@ -7,10 +7,14 @@ seconds, and for the next one.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from millrace.flows.deployments.scheduled_files import PipelineFile
 from millrace.models.common.private_files import replace_private
+
+if TYPE_CHECKING:
+    from millrace.flows.deployments.scheduled_files import PipelineFile
 
 FILE = "own-schedules.json"
 
@@ -39,9 +43,9 @@ class OwnSchedules:
 
     def patterns(self, chosen: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns of MILLRACE_PIPELINES with the added files."""
-        return tuple(dict.fromkeys((*chosen, *self.added)))
+        return tuple(dict.fromkeys((*chosen, *map(escape, self.added))))
 
-    def scheduled(self, files: Sequence[PipelineFile]) -> tuple[PipelineFile, ...]:
+    def scheduled(self, files: "Sequence[PipelineFile]") -> "tuple[PipelineFile, ...]":
         """Return the files without the removed ones."""
         return tuple(each for each in files if each.file not in self.removed)
 

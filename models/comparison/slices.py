@@ -47,27 +47,25 @@ def compare_slices(scores: PairedScores) -> tuple[SliceResult, ...]:
         for column, values in scores.slices.items()
         for value, rows in _slices_of(values)
     ]
-    tested = sorted((each for each in found if each[2].rows >= FEW_ROWS), key=_p_value)
-    differ: dict[tuple[str, str], Verdict] = {}
-    for place, (column, value, result) in enumerate(tested):
+    large = [number for number, (_, _, result) in enumerate(found) if result.rows >= FEW_ROWS]
+    tested = sorted(large, key=lambda number: found[number][2].p_value)
+    differ: dict[int, Verdict] = {}
+    for place, number in enumerate(tested):
+        result = found[number][2]
         if not result.p_value < LEVEL / (len(tested) - place):
             break
-        differ[column, value] = result.verdict
+        differ[number] = result.verdict
     results = [
         SliceResult(
             column,
             value,
             result,
-            differ.get((column, value), "no difference shown"),
+            differ.get(number, "no difference shown"),
             result.rows < FEW_ROWS,
         )
-        for column, value, result in found
+        for number, (column, value, result) in enumerate(found)
     ]
     return tuple(sorted(results, key=lambda each: (each.is_small, each.result.difference)))
-
-
-def _p_value(found: tuple[str, str, PairedResult]) -> float:
-    return found[2].p_value
 
 
 def _slices_of(values: Array) -> Iterator[tuple[str, Array]]:
@@ -93,9 +91,14 @@ def _quarters(values: Array) -> Iterator[tuple[str, Array]]:
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, QUARTERS + 1)))
     for low, high in zip(edges[:-1], edges[1:], strict=True):
         below = values <= high if high == edges[-1] else values < high
-        yield f"{low:.4g} to {high:.4g}", known & (values >= low) & below
+        yield f"{_number(low)} to {_number(high)}", known & (values >= low) & below
     if not known.all():
         yield NULL, ~known
+
+
+def _number(value: float) -> str:
+    """Return a number with the digits that tell large ones apart."""
+    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _in_words(value: object) -> str:

@@ -16,7 +16,7 @@ from millrace.serving.batch.job import ERROR, OUTPUTS, ROW
 
 INTERNAL = frozenset({"features", ERROR})
 """Columns of the encoded rows that a carried column must not have the name of."""
-TAKEN = OUTPUTS | INTERNAL | {KEY, ROW, "date", "scores"}
+TAKEN: frozenset[str] = OUTPUTS | INTERNAL | {KEY, ROW, "date", "scores"}
 
 
 def select_carried(columns: Sequence[str], key: Iterable[str]) -> tuple[str, ...]:
@@ -27,13 +27,18 @@ def select_carried(columns: Sequence[str], key: Iterable[str]) -> tuple[str, ...
     Raises:
         InputError: a column that the user names has the name of a column of the output.
     """
-    if taken := [name for name in columns if name in TAKEN]:
+    if taken := [name for name in columns if name.casefold() in TAKEN]:
         raise InputError(
             f"batch.columns has {', '.join(taken)}, which the predictions have themselves",
             valid="columns of the input with other names",
             hint="leave it out, or rename the column in the input",
         )
-    return tuple(dict.fromkeys((*(name for name in key if name not in TAKEN), *columns)))
+    wanted = (*(name for name in key if name.casefold() not in TAKEN), *columns)
+    # A Delta table tells no names apart that differ in their case only.
+    found: dict[str, str] = {}
+    for name in wanted:
+        found.setdefault(name.casefold(), name)
+    return tuple(found.values())
 
 
 def carried_fields(names: Sequence[str], dataset_columns: Sequence[Column]) -> list[pa.Field]:

@@ -248,6 +248,8 @@ class Partition:
     def _require_schema(self, table: deltalake.DeltaTable, schema: deltalake.Schema) -> None:
         expected, given = _column_types(table.schema()), _column_types(schema)
         differ = {name for name in expected.keys() & given.keys() if expected[name] != given[name]}
+        folded = {name.casefold() for name in expected}
+        differ |= {n for n in given.keys() - expected.keys() if n.casefold() in folded}
         # Columns that are carried from the input, or left out, are null in the other partitions.
         if differ or (expected.keys() ^ given.keys()) & OUTPUTS:
             raise InputError(

@@ -76,13 +76,14 @@ class RowJob:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns of the features, and those that are carried."""
-        return tuple(dict.fromkeys((*self.features, *self.carried)))
+        """The columns of the features, and those that `batch.columns` names."""
+        named = (name for name in self.carried if name not in self.key)
+        return tuple(dict.fromkeys((*self.features, *named)))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the input that the job reads, as far as they exist."""
-        return tuple(dict.fromkeys((KEY, *self.key, *self.needed)))
+        return tuple(dict.fromkeys((KEY, *self.key, *self.features, *self.carried)))
 
     @property
     def advice(self) -> str:

@@ -60,6 +60,20 @@ def test_a_file_of_the_setting_is_removed_and_taken_back(folder: Path) -> None:
     assert set(scheduled()) == {"train-one", "score-one"}
 
 
+def test_names_are_not_mixed_up_with_steps(folder: Path) -> None:
+    with pytest.raises(InputError, match="score is not scheduled"):
+        run("remove", "score")
+    (folder / "score.yaml").write_text((folder / "two.yaml").read_text().replace("two", "score"))
+    run("add", "score.yaml")
+    assert "train-score" in scheduled()
+
+
+def test_a_path_with_brackets_is_a_path(folder: Path) -> None:
+    (folder / "d[1]").mkdir()
+    (folder / "d[1]" / "two.yaml").write_text((folder / "two.yaml").read_text())
+    assert "score-two" in run("add", "d[1]/two.yaml").stderr
+
+
 def test_a_second_file_of_one_name_is_refused(folder: Path) -> None:
     (folder / "three.yaml").write_text((folder / "one.yaml").read_text())
     with pytest.raises(InputError, match="'one' is scheduled already"):

@@ -90,10 +90,27 @@ def test_labels_without_a_prediction_and_bad_ones_are_counted(
     assert found.days[0].value == 0.5  # of the key 1 the last label counts
 
 
+def test_lines_that_cannot_be_read_are_counted(home: Installation, tmp_path: Path) -> None:
+    file = tmp_path / "ragged.csv"
+    file.write_text("id,t\n0,x\n1,y,z\n")
+    found = read_feedback(home, NAME, str(file), key=("id",), date="2026-11-20")
+    assert (found.labels, found.matched, found.unreadable) == (2, 1, 1)
+
+
+def test_earlier_days_count_where_each_night_has_its_own_labels(
+    home: Installation, tmp_path: Path
+) -> None:
+    for day, wrong in (("2026-11-20", 0), ("2026-11-21", 150)):
+        labels = write_labels(tmp_path, wrong)
+        found = read_feedback(home, NAME, labels, key=("id",), date=day)
+    assert (found.falls[1].days, found.falls[1].now) == (1, 0.625)
+
+
 @pytest.mark.parametrize(
     ("model", "text", "key", "words"),
     [
         ("none", "id,t\n0,x\n", ("id",), "no registered version 'none'"),
+        (f"{NAME}/x", "id,t\n0,x\n", ("id",), "name"),
         (NAME, "id,t\n0,x\n", (), "no key by which predictions are found"),
         (NAME, "id,t\n0,x\n", ("no",), "no key by which predictions are found"),
         (NAME, "id,u\n0,x\n", ("id",), "names a column"),

@@ -62,6 +62,16 @@ def test_numbers_are_cut_in_quarters_and_nulls_are_a_slice():
     assert list(found.values()) == [475] * 4
 
 
+def test_quarters_of_large_numbers_have_their_own_verdicts():
+    values = 1.7e9 + np.arange(2000, dtype=np.float64)
+    found = scores({"ts": values}, change=0.1)
+    bad = found.second.copy()
+    bad[:500] = 0.0
+    results = compare_slices(replace(found, second=bad))
+    assert len({each.value for each in results}) == 4
+    assert [each.verdict for each in results] == ["worse"] + ["no difference shown"] * 3
+
+
 def test_rare_values_are_one_slice():
     values = texts(*(f"v{n}" for n in range(30) for _ in range(40 if n < 20 else 20)))
     found = compare_slices(scores({"x": values}, rows=len(values)))

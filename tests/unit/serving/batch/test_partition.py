@@ -268,6 +268,12 @@ def test_columns_that_are_new_are_added_and_may_be_left_out_again(table: str) ->
     assert '\\"p\\"' not in log
 
 
+def test_a_column_that_differs_in_its_case_alone_is_told_before_the_work(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    with pytest.raises(InputError, match="another schema"):
+        Partition(table, "date", MONDAY, "b").require_schema(pa.schema([("X", pa.int64())]))
+
+
 def test_predictions_of_another_kind_are_refused(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "a")
     Path(partition.folder.uri).mkdir(parents=True)

@@ -346,7 +346,8 @@ def test_carried_columns_have_their_names_and_types(model: Path) -> None:
     assert table.schema.equals(job.output)
     assert table["id"].to_pylist() == [10, 11, 12]
     assert table["note"].to_pylist() == ["1.5", None, "3.25"]
-    assert job.needed == ("v", "c", "id", "note")
+    assert job.needed == ("v", "c", "note")
+    assert "id" in job.columns
     plain = RowJob("m", 7, "d", model, encoding, ("id",), (ID,))
     assert job.parameters() != plain.parameters()
     assert "carried" not in plain.parameters()
@@ -369,6 +370,7 @@ def test_the_best_classes_are_written_with_their_probabilities(model: Path, top:
 
 
 def test_what_a_user_names_must_not_be_in_the_output() -> None:
-    assert select_carried(("city", "id"), ("id", "date", "score")) == ("id", "city")
+    assert select_carried(("city", "id"), ("id", "date", "Score")) == ("id", "city")
+    assert select_carried(("City", "city"), ("Date",)) == ("City",)
     with pytest.raises(InputError, match="batch.columns has score, which the predictions have"):
         select_carried(("score",), ())
