@@ -130,13 +130,9 @@ def read_feedback(
     is_class = not pa.types.is_floating(kind)
     days = tuple(_days(joined, is_class=is_class))
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
-    falls = {}
-    for version, test in certified.items():
-        own = [each for each in _with_stored(installation, model, days) if each.version == version]
-        counted = [Counted(each.labels, round(each.value * each.labels)) for each in own]
-        if (fall := find_fall(test, counted)) is not None:
-            falls[version] = fall
-            log.warning("%s version %d: %s", model, version, describe_fall(fall))
+    falls = _find_falls(certified, _with_stored(installation, model, days))
+    for version, fall in falls.items():
+        log.warning("%s version %d: %s", model, version, describe_fall(fall))
     found = Feedback(
         model,
         days,
@@ -149,6 +145,17 @@ def read_feedback(
     )
     _store(installation, found)
     return found
+
+
+def _find_falls(certified: Mapping[int, Counted], days: Sequence[LiveDay]) -> dict[int, Fall]:
+    """Return the falls of the accuracy that the newest day of each version shows."""
+    falls = {}
+    for version, test in certified.items():
+        own = [each for each in days if each.version == version]
+        counted = [Counted(each.labels, round(each.value * each.labels)) for each in own]
+        if (fall := find_fall(test, counted)) is not None:
+            falls[version] = fall
+    return falls
 
 
 def describe_fall(fall: Fall) -> str:

@@ -1,6 +1,6 @@
 """Logs what a training run is made from: its parameters, its pipeline file and its dataset."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from importlib.metadata import distributions
@@ -13,7 +13,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.open_source import FUNCTION
-from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.tracking import TrackedRun, flatten
 from millrace.tasks.tracking_outage import await_mlflow
 
 ALWAYS = ("name", "dataset.source", "dataset.target", "model.family")
@@ -37,21 +37,13 @@ def changed_params(pipeline: Pipeline) -> dict[str, object]:
     """Return the keys of a pipeline that differ from their defaults, by their dotted names."""
     needed = {"source": pipeline.dataset.source, "target": pipeline.dataset.target}
     least = Pipeline.model_validate({"name": pipeline.name, "dataset": needed})
-    defaults = dict(_flat("", least.model_dump(mode="json")))
-    given = _flat("", pipeline.model_dump(mode="json"))
+    defaults = dict(flatten(least.model_dump(mode="json")))
+    given = flatten(pipeline.model_dump(mode="json"))
     return {
         name: value
         for name, value in given
         if name in ALWAYS or name not in defaults or defaults[name] != value
     }
-
-
-def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(f"{prefix}{name}.", value)
-        else:
-            yield f"{prefix}{name}", value
 
 
 def installed_packages() -> str:

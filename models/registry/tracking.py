@@ -65,7 +65,7 @@ class TrackedRun:
         """Log parameters, flattened to dotted names."""
         from mlflow.entities import Param
 
-        flat = [Param(name, redact(str(v))[:_PARAM_LENGTH]) for name, v in _flat("", params)]
+        flat = [Param(name, redact(str(v))[:_PARAM_LENGTH]) for name, v in flatten(params)]
         for start in range(0, len(flat), 100):
             self.client.log_batch(self.run_id, params=flat[start : start + 100])
 
@@ -334,10 +334,11 @@ def _experiment(installation: Installation, name: str) -> str:
         ) from error
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested mappings by their dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(f"{prefix}{name}.", value)
+            yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
