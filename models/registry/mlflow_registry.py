@@ -264,9 +264,11 @@ class Registry:
         store.update_model_version(version.model, str(version.version), description=text)
 
     def add_to_description(self, version: ModelVersion, text: str) -> None:
-        """Add Markdown to the description of a version."""
+        """Add Markdown to the description of a version, unless it is in it already."""
         store, number = client(self.tracking_uri), str(version.version)
         before = store.get_model_version(version.model, number).description
+        if before and text in before:
+            return
         self.describe(version, f"{before}\n\n{text}" if before else text)
 
     def fetch(self, version: ModelVersion) -> Package:

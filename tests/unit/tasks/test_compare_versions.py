@@ -11,7 +11,9 @@ from millrace.flows.cli import main, version_commands
 from millrace.flows.cli.command_setup import load_settings
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.registry.mlflow_pages import describe_verdict
 from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import CHAMPION, COMPARED_TAG
 from millrace.tasks.compare_versions import compare_versions, describe_comparison, describe_slices
 from millrace.tasks.register import promote
@@ -123,3 +125,7 @@ def test_a_run_says_how_its_version_compares(home: Installation, tmp_path: Path)
     assert decided.beside.verdict.startswith("better: accuracy ")
     tags = registry.version(NAME, 2).tags
     assert tags[COMPARED_TAG] == f"version 1: {decided.beside.verdict}"
+    for _ in range(2):  # a step that is tried again
+        registry.add_to_description(version, describe_verdict(tags[COMPARED_TAG]))
+    page = client(home.tracking_uri).get_model_version(NAME, "2").description
+    assert page.count("Compared with version 1: better") == 1
