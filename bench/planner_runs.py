@@ -22,6 +22,7 @@ import yaml
 
 from bench.home import own_home
 from millrace.models.common.installation import Installation
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.planner.measurements import Measurement, read_measurements
 from millrace.models.planner.this_machine import this_device
 
@@ -172,7 +173,7 @@ def main(target: Path, prefix: str = "") -> None:
         target.open("w", newline="") as file,
     ):
         installation.prepared()
-        this_device(installation.home)
+        this_device(machine_cache())
         rows = csv.writer(file)
         rows.writerow(COLUMNS)
         for measured in run_all(installation, Path(folder), chosen):

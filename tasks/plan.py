@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from cronsim import CronSim
 
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
@@ -31,7 +33,8 @@ from millrace.models.planner.sheet import Sheet, plan_sheet
 from millrace.models.planner.this_machine import this_device
 from millrace.models.planner.training_flops import SECONDS_OF_A_DAY
 from millrace.models.planner.work import Work
-from millrace.tasks.kinds.data_facts import DataFacts
+from millrace.tasks.described_base import pinned_for_plan
+from millrace.tasks.kinds.data_facts import DataFacts, ReadFacts
 from millrace.tasks.kinds.steps import KindSteps, steps_of
 from millrace.tasks.plan_places import fits_of_device, of_kind, pipeline_on
 
@@ -56,7 +59,7 @@ def plan_pipeline(
 
     Args:
         pipeline: the pipeline.
-        installation: its home has the snapshots, and keeps this machine's measurements.
+        installation: its home has the snapshots and the measured runs.
         hardware: the machines, as `h100x8,this-machine`.
         load_per_second: rows or tokens that are asked for online; None: not known.
         budget: most dollars a month; None: no bound.
@@ -70,13 +73,13 @@ def plan_pipeline(
     """
     machines = parse_machines(hardware, known_devices(pipeline, installation, hardware))
     steps, pipeline = _pinned(pipeline, installation)
-    facts = facts or data_facts(pipeline, installation, call_functions=call_functions)
+    read_facts = _read_once(pipeline, installation, call_functions, facts)
     measured = read_measurements(ledger_of(installation))
     measured = of_kind(measured, kind_of_family(pipeline.model.family))
     bounds = replace(bounds_of(pipeline, budget), load=load_per_second)
     verdicts = []
     for each in machines:
-        work = steps.plan(pipeline_on(pipeline, each), installation, facts)
+        work = steps.plan(pipeline_on(pipeline, each), installation, read_facts)
         fits = fits_of_device(each, measured)
         verdicts.append(judge_sheet(plan_sheet(work, each, fits, load_per_second), bounds))
     return tuple(verdicts)
@@ -169,7 +172,7 @@ def plan_here(
 
     Args:
         pipeline: the pipeline.
-        installation: its home keeps this machine's measurements.
+        installation: its home has the snapshots and the measured runs.
         facts: what is known of the data; None: what the newest snapshot or a sample shows.
 
     Raises:
@@ -214,17 +217,15 @@ def work_of(pipeline: Pipeline, installation: Installation, *, call_functions: b
     By its newest snapshot, or a sample of its source.
     """
     steps, pipeline = _pinned(pipeline, installation)
-    facts = data_facts(pipeline, installation, call_functions=call_functions)
-    cpu = Machines(THIS_MACHINE, this_device(installation.home))
-    return steps.plan(pipeline_on(pipeline, cpu), installation, facts)
+    read_facts = _read_once(pipeline, installation, call_functions)
+    cpu = Machines(THIS_MACHINE, this_device(machine_cache()))
+    return steps.plan(pipeline_on(pipeline, cpu), installation, read_facts)
 
 
 def _pinned(pipeline: Pipeline, installation: Installation) -> tuple[KindSteps, Pipeline]:
     """Return the steps of the pipeline's kind, and the pipeline with its versions pinned."""
     steps = steps_of(kind_of_family(pipeline.model.family))
-    if steps.names_versions(pipeline):
-        pipeline = steps.pin_versions(pipeline, installation)
-    return steps, pipeline
+    return steps, pinned_for_plan(steps, pipeline, installation)
 
 
 def known_devices(
@@ -237,8 +238,18 @@ def known_devices(
         devices.update(read_devices(own))
     if THIS_MACHINE in hardware.lower():
         price = pipeline.batch.price_per_hour
-        devices[THIS_MACHINE] = this_device(installation.home, price)
+        devices[THIS_MACHINE] = this_device(machine_cache(), price)
     return devices
+
+
+def _read_once(
+    pipeline: Pipeline,
+    installation: Installation,
+    call_functions: bool,
+    facts: DataFacts | None = None,
+) -> ReadFacts:
+    """Return a function that reads what is known of the data, once for all machines."""
+    return cache(lambda: facts or data_facts(pipeline, installation, call_functions=call_functions))
 
 
 def data_facts(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.catalogue import THIS_MACHINE, Machines, device_named
@@ -71,7 +72,7 @@ def cpu_place(
         measurements: the ledger.
         price_per_hour: what the machine costs for an hour; None: not known.
     """
-    machines = Machines(THIS_MACHINE, this_device(installation.home, price_per_hour))
+    machines = Machines(THIS_MACHINE, this_device(machine_cache(), price_per_hour))
     return Place(machines, fits_of(measurements, cpu_name()), cpu_name())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import EMBEDDED, Installation
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
@@ -97,12 +98,12 @@ def asked_of(
         MillraceError: the model cannot be planned.
     """
     steps, price = steps_of(kind), pipeline.batch.price_per_hour
-    cpu = Machines(THIS_MACHINE, this_device(installation.home, price))
-    work = steps.plan(pipeline_on(pipeline, cpu), installation, facts)
+    cpu = Machines(THIS_MACHINE, this_device(machine_cache(), price))
+    work = steps.plan(pipeline_on(pipeline, cpu), installation, lambda: facts)
     training = work.training
     used = training.workers if training.engine == "torch" and gpus >= training.workers else 0
     if (machines := own_gpus(used)) is not None:
-        work = steps.plan(pipeline_on(pipeline, machines), installation, facts)
+        work = steps.plan(pipeline_on(pipeline, machines), installation, lambda: facts)
     on_gpu = pipeline.serving.on_gpu and work.online.engine != "openvino"
     return AskedWork(kind, work, used, on_gpu, price)
 

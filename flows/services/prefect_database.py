@@ -16,6 +16,8 @@ import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 
+from millrace.models.common.machine_cache import machine_cache
+
 SQLITE = "sqlite+aiosqlite:///"
 
 
@@ -71,8 +73,7 @@ def _is_whole(cached: Path) -> bool:
 def _cached_file() -> Path:
     import prefect
 
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "millrace" / f"prefect-{prefect.__version__}.db"
+    return machine_cache() / f"prefect-{prefect.__version__}.db"
 
 
 def _migrate() -> None:

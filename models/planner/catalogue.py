@@ -76,9 +76,6 @@ class Device(Spec):
     cache: float = Field(
         0.0, ge=0, description="Bytes of its largest cache, which weights may stay in."
     )
-    disk_bandwidth: float | None = Field(
-        None, gt=0, description="Bytes per second that reach its disk."
-    )
     source: str = Field(min_length=1, description="Where the figures are from.")
     disturbed: bool = Field(False, description="Whether other programs ran while it was measured.")
     price: Price | None = None

@@ -1,4 +1,4 @@
-"""What a network costs by its own operations, and the counts that a home keeps."""
+"""What a network costs by its own operations, and the counts that are kept."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from millrace.models.common.private_files import replace_private
 
 MOST_COUNTS = 200
-"""Counts that a home keeps."""
+"""Counts that are kept."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class NetworkCost:
 
 @dataclass(frozen=True)
 class KeptCounts:
-    """The counts of networks that a home keeps, by a digest of what the network is.
+    """The counts of networks, by a digest of what the network is.
 
     Attributes:
-        home: the home folder; without one nothing is kept.
+        folder: where they are kept: `machine_cache()`.
     """
 
-    home: Path
+    folder: Path
 
     @property
     def _file(self) -> Path:
-        return self.home / "cache" / "network-costs.json"
+        return self.folder / "network-costs.json"
 
     def read(self, key: str) -> NetworkCost | None:
         """Return a count; None if it is not known, or damaged."""
@@ -68,11 +68,9 @@ class KeptCounts:
 
         Where it cannot be written, it is counted again the next time.
         """
-        if not self.home.is_dir():
-            return
         kept = [*self._all().items()][-MOST_COUNTS:]
         with suppress(OSError):
-            self._file.parent.mkdir(exist_ok=True)
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_private(self._file, json.dumps({**dict(kept), key: asdict(cost)}))
 
     def _all(self) -> dict[str, Any]:

@@ -7,8 +7,6 @@ with the library that computes, torch, and with all cores that this process may 
 import json
 import logging
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -43,21 +41,20 @@ COMMON_CACHE = 32 * 2**20
 """Bytes of the largest cache, where the system does not say it."""
 DISTURBED_SECONDS = 3600.0
 """How long measurements count that were made while other programs ran."""
-DISK_BYTES = 64 * 2**20
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def this_device(home: Path, price_per_hour: float | None = None) -> Device:
-    """Return this machine; it is measured if the home does not know it yet.
+def this_device(folder: Path, price_per_hour: float | None = None) -> Device:
+    """Return this machine; it is measured if the folder does not know it yet.
 
     Args:
-        home: the home folder, where the measurements are kept if it exists.
+        folder: where the measurements are kept: `machine_cache()`.
         price_per_hour: what the machine costs for an hour; None: not known.
     """
-    kept = read_kept(home)
+    kept = read_kept(folder)
     if kept is None:
-        kept = measure_device(home if home.is_dir() else Path(tempfile.gettempdir()))
-        if home.is_dir():
-            _keep(kept, home / FILE)
+        kept = measure_device()
+        _keep(kept, folder / FILE)
     if not price_per_hour:
         return kept
     price = Price(
@@ -68,14 +65,14 @@ def this_device(home: Path, price_per_hour: float | None = None) -> Device:
     return kept.model_copy(update={"price": price})
 
 
-def read_kept(home: Path) -> Device | None:
-    """Return the measurements in a home; None if there are none, or of another machine.
+def read_kept(folder: Path) -> Device | None:
+    """Return the measurements in a folder; None if there are none, or of another machine.
 
     Those that were made while other programs ran count for an hour.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, ValidationError, RecursionError):
-        known = json.loads((home / FILE).read_text())
-        age = abs(time.time() - (home / FILE).stat().st_mtime)
+        known = json.loads((folder / FILE).read_text())
+        age = abs(time.time() - (folder / FILE).stat().st_mtime)
         is_good = known["device"]["disturbed"] is False or age < DISTURBED_SECONDS
         if known["machine"] == _identity() and is_good:
             return Device.model_validate(known["device"])
@@ -86,15 +83,17 @@ def _keep(device: Device, path: Path) -> None:
     """Write the measurements; where that fails, each plan measures again, and a warning says so."""
     known = {"machine": _identity(), "device": device.model_dump(mode="json")}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_private(path, json.dumps(known, indent=2))
     except OSError as error:
         log.warning("each plan measures this machine again: %s", error)
 
 
 def _identity() -> dict[str, Any]:
-    """Return what makes measurements invalid when it changes."""
+    """Return what makes measurements invalid when it changes: a virtual machine may be moved."""
     machine = this_machine()
     return {
+        "boot": BOOT.read_text().strip() if BOOT.exists() else None,
         "processor": machine.processor,
         "kind": machine.kind,
         "cores": machine.cores,
@@ -102,8 +101,8 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def measure_device(folder: Path) -> Device:
-    """Measure bandwidth, rates, the start of an operation, Python, and the disk of a folder.
+def measure_device() -> Device:
+    """Measure bandwidth, rates, the start of an operation, and Python.
 
     Each figure is the best of several cycles, because other programs only slow it down. The device
     is `disturbed` if too few cycles had the machine for themselves.
@@ -135,7 +134,6 @@ def measure_device(folder: Path) -> Device:
         **seconds,
         cache=_cache_bytes(),
         disturbed=quiet < QUIET_CYCLES,
-        disk_bandwidth=_disk_bandwidth(folder),
         source=f"measured here, {datetime.now(UTC).date()}",
     )
 
@@ -207,20 +205,6 @@ def _cache_bytes(folder: Path = CACHES) -> float:
         with suppress(OSError, ValueError):
             sizes.append(1024.0 * int(file.read_text().strip().removesuffix("K")))
     return max(sizes, default=float(COMMON_CACHE))
-
-
-def _disk_bandwidth(folder: Path) -> float:
-    """Return the bytes per second that are written and synchronized."""
-    block = os.urandom(2**20)
-
-    def write() -> None:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            for _ in range(DISK_BYTES // len(block)):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-
-    return DISK_BYTES / _fastest(write)
 
 
 COPY = "copy"

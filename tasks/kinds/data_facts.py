@@ -1,6 +1,6 @@
 """What is known of a pipeline's data before its job begins; the kinds plan by it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from millrace.models.common.errors import InputError
@@ -53,12 +53,18 @@ class DataFacts:
         return [column for column in self.schema.columns if column.name in features]
 
 
-def require_facts(facts: DataFacts | None) -> DataFacts:
+ReadFacts = Callable[[], DataFacts | None]
+"""Reads what is known of the data: a second for some sources, so only where it is asked for. None:
+nothing is known."""
+
+
+def require_facts(read_facts: ReadFacts) -> DataFacts:
     """Return the facts.
 
     Raises:
         InputError: nothing is known of the data.
     """
+    facts = read_facts()
     if facts is None:
         raise InputError(
             "the columns of the data are not known yet, and the model's size depends on them",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from millrace.serving.release.version_check import VersionCheck
     from millrace.serving.triton.client import TritonClient
     from millrace.serving.triton.version_folder import Artifact
-    from millrace.tasks.kinds.data_facts import DataFacts
+    from millrace.tasks.kinds.data_facts import ReadFacts
     from millrace.tasks.reports.drawing import Draw
 
 Row = tuple[str, str]
@@ -400,13 +400,13 @@ class KindSteps(Protocol):
         """
         ...
 
-    def plan(self, pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+    def plan(self, pipeline: Pipeline, installation: Installation, read_facts: ReadFacts) -> Work:
         """Return what training, serving and batch of a pipeline ask of a machine.
 
         Args:
             pipeline: the pipeline, with the versions that it names pinned.
             installation: has the registry, for a base model that is a registered version.
-            facts: what is known of the data; None: nothing.
+            read_facts: reads what is known of the data.
 
         Raises:
             InputError: the model cannot be built, or its size depends on unknown data.

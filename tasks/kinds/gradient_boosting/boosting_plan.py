@@ -5,7 +5,7 @@ import math
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
-from millrace.tasks.kinds.data_facts import DataFacts, require_facts
+from millrace.tasks.kinds.data_facts import ReadFacts, require_facts
 from millrace.tasks.kinds.gradient_boosting.boosting_params import DEPTH, ROUNDS
 from millrace.tasks.kinds.graph.graph_plan import nightly_of, nightly_rows
 
@@ -18,7 +18,7 @@ OPERATIONS_OF_A_NODE = 2
 """Operations of a row in a node: a comparison, and an addition at a leaf."""
 
 
-def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+def plan_trees(pipeline: Pipeline, installation: Installation, read_facts: ReadFacts) -> Work:
     """Return what boosted trees ask for.
 
     A tree of depth d has at most 2^d leaves; a round grows one tree for each class of more than
@@ -28,12 +28,12 @@ def plan_trees(pipeline: Pipeline, installation: Installation, facts: DataFacts 
     Args:
         pipeline: the pipeline.
         installation: not needed.
-        facts: what is known of the data.
+        read_facts: reads what is known of the data.
 
     Raises:
         InputError: the data's columns are not known.
     """
-    facts = require_facts(facts)
+    facts = require_facts(read_facts)
     params = pipeline.model.params
     rounds, depth = int(params.get("n_estimators", ROUNDS)), int(params.get("max_depth") or DEPTH)
     outputs = facts.outputs if facts.outputs > 2 else 1

@@ -11,12 +11,13 @@ from importlib.metadata import version
 
 from millrace.models.common.hardware import memory_bytes
 from millrace.models.common.installation import Installation
+from millrace.models.common.machine_cache import machine_cache
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.inference.row_batches import PLACES
 from millrace.models.planner.network_cost import KeptCounts, NetworkCost
 from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.work import ServingWork, TrainingWork, Variant, Work
-from millrace.tasks.kinds.data_facts import DataFacts, require_facts
+from millrace.tasks.kinds.data_facts import DataFacts, ReadFacts, require_facts
 
 log = logging.getLogger("millrace")
 FLOAT = 4
@@ -32,19 +33,19 @@ BATCH_ROWS = 1024
 """Rows of a call in a batch job, where `batch.batch_size` is left out."""
 
 
-def plan_network(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+def plan_network(pipeline: Pipeline, installation: Installation, read_facts: ReadFacts) -> Work:
     """Return what a network asks for.
 
     Args:
         pipeline: the pipeline.
-        installation: its home keeps the counts of networks.
-        facts: what is known of the data.
+        installation: not needed for a network.
+        read_facts: reads what is known of the data.
 
     Raises:
         InputError: the network cannot be built, or the data's columns are not known.
     """
-    facts = require_facts(facts)
-    cost = count_family(pipeline, installation, facts)
+    facts = require_facts(read_facts)
+    cost = count_family(pipeline, facts)
     unit_bytes = facts.row_bytes or facts.raw_width * FLOAT
     variants = variants_of(pipeline, cost.parameters)
     serving = pipeline.serving
@@ -170,8 +171,8 @@ def variants_of(pipeline: Pipeline, parameters: int) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def count_family(pipeline: Pipeline, installation: Installation, facts: DataFacts) -> NetworkCost:
-    """Build the module that a run would train, and count it; or return the count in the home.
+def count_family(pipeline: Pipeline, facts: DataFacts) -> NetworkCost:
+    """Build the module that a run would train, and count it; or return the count that is kept.
 
     A count is kept for the families of Millrace: torch, which counts, takes a second to import.
 
@@ -189,7 +190,7 @@ def count_family(pipeline: Pipeline, installation: Installation, facts: DataFact
     if ":" in pipeline.model.family or pipeline.model.pretrained is not None:
         large = _count_if_large(pipeline, inputs, facts.outputs)
         return large or _count(pipeline, inputs, facts.outputs, "cpu")
-    kept = KeptCounts(installation.home)
+    kept = KeptCounts(machine_cache())
     spec = pipeline.model.model_dump(mode="json", include={"family", "params"})
     named = json.dumps([version("millrace"), spec, inputs, facts.outputs], sort_keys=True)
     key = sha256(named.encode()).hexdigest()

@@ -16,7 +16,7 @@ from millrace.models.planner.serving_memory import WIDTHS, weight_bytes
 from millrace.models.planner.training_flops import flops_per_token
 from millrace.models.planner.work import Generation, ServingWork, TrainingWork, Variant, Work
 from millrace.models.planner.worker_memory import Load, memory_of, shape_of_sizes
-from millrace.tasks.kinds.data_facts import DataFacts
+from millrace.tasks.kinds.data_facts import ReadFacts
 
 FLOAT = 4
 TOKEN_BYTES = 4
@@ -33,13 +33,13 @@ COMPLETE = (*(keys[0] for keys in NAMES.values()), "num_key_value_heads", "tie_w
 """Keys of `model.params` that say all sizes of a decoder; without one, transformers is asked."""
 
 
-def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFacts | None) -> Work:
+def plan_decoder(pipeline: Pipeline, installation: Installation, read_facts: ReadFacts) -> Work:
     """Return what a decoder asks for.
 
     Args:
         pipeline: the pipeline, with the versions that it names pinned.
         installation: has the registry, for a base model that is a registered version.
-        facts: what is known of the data; None: nothing.
+        read_facts: reads what is known of the data, where `training.max_steps` is left out.
 
     Raises:
         InputError: the decoder's sizes cannot be read.
@@ -85,7 +85,7 @@ def plan_decoder(pipeline: Pipeline, installation: Installation, facts: DataFact
         model=pipeline.name,
         unit="tokens",
         parameters=decoder.parameters,
-        training=_training(pipeline, decoder, facts),
+        training=_training(pipeline, decoder, read_facts),
         online=serving,
         batch=replace(serving, threads=pipeline.batch.threads_per_actor),
     )
@@ -105,7 +105,7 @@ def require_heads(key: str, parts: int, decoder: Decoder) -> None:
         )
 
 
-def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> TrainingWork:
+def _training(pipeline: Pipeline, decoder: Decoder, read_facts: ReadFacts) -> TrainingWork:
     spec, context = pipeline.training, pipeline.model.tokenizer.max_tokens
     trained, adapters = _trained(pipeline.model, decoder)
     memory = memory_of(
@@ -127,7 +127,7 @@ def _training(pipeline: Pipeline, decoder: Decoder, facts: DataFacts | None) -> 
     return TrainingWork(
         workers=spec.workers,
         step_units=tokens / (spec.workers if spec.parallel == "tp" else 1),
-        steps=_steps(pipeline, facts),
+        steps=_steps(pipeline, read_facts),
         flops_per_unit=flops_per_token(adapters or matrices, frozen, width, context),
         memory={name: getattr(memory, name) for name in vars(memory)},
         bytes_per_step=3 * (memory.activations + memory.logits)
@@ -161,11 +161,12 @@ def _shared_bytes(pipeline: Pipeline, decoder: Decoder, trained: int) -> float:
     return float(FLOAT * trained)
 
 
-def _steps(pipeline: Pipeline, facts: DataFacts | None) -> int | None:
+def _steps(pipeline: Pipeline, read_facts: ReadFacts) -> int | None:
     """Return the number of steps; None if only the tokens of the data would say it."""
     spec, context = pipeline.training, pipeline.model.tokenizer.max_tokens
     if spec.max_steps is not None:
         return spec.max_steps
+    facts = read_facts()
     if facts is None or facts.train_rows is None or facts.row_bytes is None:
         return None
     tokens = facts.train_rows * facts.row_bytes / TOKEN_BYTES

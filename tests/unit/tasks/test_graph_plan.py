@@ -34,7 +34,7 @@ def count(tmp_path: Path):  # type: ignore[no-untyped-def]
         pipeline = pipeline.with_folder(tmp_path)
         facts = data_facts(pipeline, installation, call_functions=False)
         assert facts is not None
-        return count_family(pipeline, installation, facts)
+        return count_family(pipeline, facts)
 
     return counted
 

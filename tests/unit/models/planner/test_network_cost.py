@@ -1,4 +1,4 @@
-"""The counts of networks in a home: kept, and counted again where they are damaged."""
+"""The counts of networks that are kept, and counted again where they are damaged."""
 
 import json
 from dataclasses import asdict
@@ -36,7 +36,7 @@ def test_a_count_is_kept_and_the_oldest_are_dropped(kept):
 @pytest.mark.parametrize("value", [None, "10", True, [1], -1, float("nan"), float("inf")])
 def test_a_damaged_count_is_not_known(kept, tmp_path, value):
     kept.write("key", COST)
-    file = tmp_path / "cache" / "network-costs.json"
+    file = tmp_path / "network-costs.json"
     file.write_text(json.dumps({"key": asdict(COST) | {"parameters": value}}))
     assert kept.read("key") is None
     kept.write("key", COST)
@@ -46,18 +46,18 @@ def test_a_damaged_count_is_not_known(kept, tmp_path, value):
 @pytest.mark.parametrize("text", ["", "[]", '{"key": 3}', '{"key": {"parameters": 1}}'])
 def test_a_damaged_file_is_written_again(kept, tmp_path, text):
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "network-costs.json").write_text(text)
+    (tmp_path / "network-costs.json").write_text(text)
     assert kept.read("key") is None
     kept.write("key", COST)
     assert kept.read("key") == COST
 
 
 def test_without_a_place_nothing_is_kept(kept, tmp_path):
-    (tmp_path / "cache").write_text("a file")
+    (tmp_path / "a file").touch()
+    nowhere = KeptCounts(tmp_path / "a file")
+    nowhere.write("key", COST)
+    assert nowhere.read("key") is None
+    (tmp_path / "network-costs.json").mkdir()
     kept.write("key", COST)
     assert kept.read("key") is None
-    (tmp_path / "cache").unlink()
-    (tmp_path / "cache" / "network-costs.json").mkdir(parents=True)
-    kept.write("key", COST)
-    assert kept.read("key") is None
-    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["network-costs.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a file", "network-costs.json"]
