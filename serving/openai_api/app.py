@@ -20,11 +20,13 @@ from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Endpoint
 from millrace.serving.http_server import run_server
 from millrace.serving.openai_api.api_key import KEYS_FILE
+from millrace.serving.openai_api.api_pages import ApiPages
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
 from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
 from millrace.serving.openai_api.model_catalog import ModelCatalog
 from millrace.serving.openai_api.rate_limit import RateLimiter
 from millrace.serving.openai_api.request_handler import RequestHandler, ServerSettings
+from millrace.serving.openai_api.row_requests import RowHandler
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 LOOPBACK = "127.0.0.1"
@@ -47,19 +49,31 @@ def create_app(settings: ServerSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Catalog and handler are created here because their connections belong to this event loop.
         catalog = ModelCatalog(settings.triton, time.monotonic, time.time)
-        handler = RequestHandler(settings, catalog, RateLimiter(time.monotonic))
+        limiter = RateLimiter(time.monotonic)
+        handler = RequestHandler(settings, catalog, limiter)
+        rows = RowHandler(
+            *(catalog, settings.triton.grpc, handler.authenticate, limiter),
+            settings.max_body_bytes,
+        )
+        pages = ApiPages(rows, handler.authenticate)
         for path, method, endpoint in (
             ("/v1/models", "GET", handler.list_models),
             ("/v1/models/{model:path}", "GET", handler.describe_model),
             ("/v1/completions", "POST", handler.complete),
             ("/v1/chat/completions", "POST", handler.chat),
+            ("/v1/models/{model}:predict", "POST", rows.predict),
+            ("/openapi.json", "GET", pages.description),
+            ("/docs", "GET", pages.page),
         ):
             app.add_api_route(path, endpoint, methods=[method], response_model=None)
         yield
+        await rows.close()
         await handler.close()
         await catalog.close()
 
-    app = FastAPI(openapi_url=None, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False
+    )
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)

@@ -1,4 +1,4 @@
-"""Which language models Triton serves now, cached for a second.
+"""Which language models Triton serves now, and which models answer rows, cached for a second.
 
 Triton's repository index requires the token for changes to Triton, and this server does not have
 that token. Triton's statistics require no token, and they too name every version that is ready.
@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.server_index import is_helper_model
+from millrace.serving.triton.server_index import COLUMNS, TRIAL, is_helper_model
 
 FRESH_SECONDS = 1.0
 CALL_SECONDS = 5.0
@@ -60,6 +60,7 @@ class ModelCatalog:
         self._fetching = asyncio.Lock()
         self._fetched_at = float("-inf")
         self._models: ServedModels = {}
+        self._fronts: Mapping[str, int] = {}
         self._is_language: dict[tuple[str, int], bool | None] = {}
 
     async def close(self) -> None:
@@ -85,6 +86,18 @@ class ModelCatalog:
                 self._fetched_at = now
         return self._models
 
+    async def list_fronts(self, *, fresh: bool = False) -> Mapping[str, int]:
+        """Return the live version of each model that answers rows by the names of their columns.
+
+        Args:
+            fresh: ask Triton even if the cache is current.
+
+        Raises:
+            TransientError: the server does not answer.
+        """
+        await self.list_models(fresh=fresh)
+        return self._fronts
+
     async def is_unavailable(self, name: str) -> bool:
         """Whether Triton knows a model of this name but none of its versions is ready."""
         try:
@@ -104,7 +117,9 @@ class ModelCatalog:
                 seen=error.details(),
                 hint="start Triton: millrace up",
             ) from error
-        live = select_live_versions((each.name, int(each.version)) for each in answer.model_stats)
+        ready = [(each.name, int(each.version)) for each in answer.model_stats]
+        self._fronts = select_fronts(ready)
+        live = select_live_versions(ready)
         self._is_language = {each: await self._check_language(*each) for each in live.items()}
         return {n: self._served_model(n, v) for n, v in live.items() if self._is_language[n, v]}
 
@@ -142,3 +157,16 @@ def select_live_versions(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
         ready: the name and version of every ready version, helper models included.
     """
     return {name: version for name, version in sorted(ready) if not is_helper_model(name)}
+
+
+def select_fronts(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the live version of each model that answers rows by the names of their columns.
+
+    Args:
+        ready: the name and version of every ready version, helper models included.
+    """
+    return {
+        name.removesuffix(COLUMNS): version
+        for name, version in sorted(ready)
+        if name.endswith(COLUMNS) and TRIAL not in name
+    }

@@ -89,7 +89,7 @@ class RequestHandler:
 
     async def list_models(self, request: Request) -> Response:
         """Answer with the list of the language models that Triton serves now."""
-        self._authenticate(request.headers)
+        self.authenticate(request.headers)
         try:
             models = await self._catalog.list_models()
         except TransientError as error:
@@ -99,7 +99,7 @@ class RequestHandler:
 
     async def describe_model(self, request: Request) -> Response:
         """Answer with the description of one language model."""
-        self._authenticate(request.headers)
+        self.authenticate(request.headers)
         return JSONResponse(_model_json(await self._find_model(request.path_params["model"])))
 
     async def complete(self, request: Request) -> Response:
@@ -123,7 +123,7 @@ class RequestHandler:
             ApiError: the request is refused, or failed.
             ClientGone: the client disconnected.
         """
-        key = self._authenticate(request.headers)
+        key = self.authenticate(request.headers)
         self._rate_limiter.check(key, 1)
         text_request = read_request(await read_body(request, self._settings.max_body_bytes))
         request_id = request.state.request_id
@@ -242,7 +242,12 @@ class RequestHandler:
         is_unavailable = await self._catalog.is_unavailable(name)
         raise unavailable(name) if is_unavailable else unknown_model(name)
 
-    def _authenticate(self, headers: Mapping[str, str]) -> ApiKey:
+    def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
+        """Return the key of a request.
+
+        Raises:
+            ApiError: 401, there is no key, or an unknown one.
+        """
         keys = self._key_file.read_current()
         if keys is not self._keys:
             self._keys = keys

@@ -91,6 +91,28 @@ class StopSplit(Action):
 
 
 @dataclass(frozen=True)
+class StartFront(VersionAction):
+    """Serve a version by the names of its columns, beside its tensors.
+
+    Attributes:
+        model: the model.
+        version: the version, which is loaded.
+        endpoint: the replica.
+        force_reload: whether to load it even if the server's index lists it as loaded.
+    """
+
+    endpoint: Endpoint
+    force_reload: bool = False
+
+
+@dataclass(frozen=True)
+class StopFront(Action):
+    """Stop serving a model by the names of its columns, on a replica."""
+
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
 class Unload(Action):
     """Stop serving a model on a replica."""
 

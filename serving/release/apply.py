@@ -24,7 +24,9 @@ from millrace.serving.release.actions import (
     Record,
     Retire,
     Stage,
+    StartFront,
     StartSplit,
+    StopFront,
     StopSplit,
     Switch,
     Tag,
@@ -40,8 +42,10 @@ from millrace.serving.release.plan import plan
 from millrace.serving.release.release_state import DesiredVersion, Kind, Release
 from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
+from millrace.serving.triton import column_front
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.load_version import load_version, unload_model
+from millrace.serving.triton.server_index import COLUMNS
 
 log = logging.getLogger("millrace")
 
@@ -200,6 +204,27 @@ class ModelRelease:
     def _(self, action: StopSplit) -> None:
         with TritonClient(action.endpoint) as client:
             splitting.stop_split(action.model, client)
+
+    @_run.register
+    def _(self, action: StartFront) -> None:
+        """Serve a version by its columns; if that fails, it is still served by its tensors."""
+        with TritonClient(action.endpoint) as client:
+            try:
+                column_front.start_front(
+                    *(action.model, action.version, self._repository, client),
+                    anew=action.force_reload,
+                )
+            except WorkError as error:
+                column_front.refuse_front(action.model, action.version, self._repository)
+                log.warning(
+                    "%s version %d is not served by the names of its columns: %s",
+                    *(action.model, action.version, error.seen or error.what),
+                )
+
+    @_run.register
+    def _(self, action: StopFront) -> None:
+        with TritonClient(action.endpoint) as client:
+            unload_model(action.model + COLUMNS, client)
 
     @_run.register
     def _(self, action: Retire) -> None:

@@ -59,6 +59,8 @@ class ClusterState:
         states: the state that follows from the release events, by model.
         replicas: every Triton server.
         staged: the versions of each model that are complete on disk, with their digests.
+        columns: the staged versions that can be asked by the names of their columns, by model.
+        refused_fronts: the version whose front step a server refused, by model.
         foreign: models whose champion another tool registered; their loaded versions stay.
         policies: how each model is released, by model. Models without an entry have the default
             policy.
@@ -77,6 +79,8 @@ class ClusterState:
     states: Mapping[str, ReleaseState]
     replicas: tuple[Replica, ...]
     staged: Mapping[str, Mapping[int, str]]
+    columns: Mapping[str, Collection[int]] = field(default_factory=dict)
+    refused_fronts: Mapping[str, int] = field(default_factory=dict)
     foreign: Collection[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     tags: Mapping[tuple[str, int], Mapping[str, str] | None] = field(default_factory=dict)

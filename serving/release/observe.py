@@ -21,8 +21,9 @@ from millrace.serving.rollout.judge import Counts
 from millrace.serving.rollout.rollout import Split, decide_move
 from millrace.serving.rollout.split_metrics import count_step, read_counters
 from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.column_front import is_answering, refused_fronts
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import live_version, owner_of
+from millrace.serving.triton.server_index import COLUMNS, live_version, owner_of, ready_versions
 
 log = logging.getLogger("millrace")
 
@@ -99,6 +100,8 @@ class Observer:
             states=states,
             replicas=replicas,
             staged=staged,
+            columns={name: self._named(name, staged[name]) for name in staged},
+            refused_fronts=refused_fronts(self.repository, staged),
             foreign=foreign,
             policies=policies,
             tags=tags,
@@ -142,6 +145,8 @@ class Observer:
                 with _record_fault(name, faults, self.traces):
                     if not self._is_answering(client, name, version):
                         unresponsive.add(name)
+                    if ready_versions(index, name + COLUMNS) and not is_answering(name, client):
+                        unresponsive.add(name + COLUMNS)
         return Replica(endpoint, index, frozenset(unresponsive))
 
     def _is_answering(self, client: TritonClient, model: str, version: int) -> bool:
@@ -156,6 +161,15 @@ class Observer:
             log.warning("%s version %s does not answer: %s", model, version, error.seen)
             return False
         return True
+
+    def _named(self, model: str, versions: Iterable[int]) -> frozenset[int]:
+        """Return the versions that can be asked by the names of their columns."""
+        found = set()
+        for version in versions:
+            with suppress(WorkError):
+                if self.repository.artifact(model, version).columns is not None:
+                    found.add(version)
+        return frozenset(found)
 
     def _policy(self, model: str, desired: DesiredVersion) -> Policy:
         serving = self.repository.artifact(model, desired.version).serving

@@ -16,7 +16,9 @@ from millrace.serving.release.actions import (
     Record,
     Retire,
     Stage,
+    StartFront,
     StartSplit,
+    StopFront,
     StopSplit,
     Switch,
     Tag,
@@ -28,7 +30,13 @@ from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.release.version_tags import RunningStep, compute_tags
 from millrace.serving.rollout.rollout import Move, Split, first_split, next_split
-from millrace.serving.triton.server_index import ARMS, TRIAL, is_helper_model, owner_of
+from millrace.serving.triton.server_index import (
+    ARMS,
+    COLUMNS,
+    TRIAL,
+    is_helper_model,
+    owner_of,
+)
 
 GRACE_SECONDS = 60.0
 """How long a version stays live after its alias was removed, because the alias may be moving."""
@@ -104,7 +112,22 @@ def _plan_model(cluster: ClusterState, model: str) -> Iterator[Action]:
     changes = tuple(_plan_changes(cluster, model, target, rollout))
     yield from changes
     if not changes:  # else the next plan sees their outcome
+        yield from _plan_fronts(cluster, model)
         yield from _plan_records(cluster, model, target, rollout)
+
+
+def _plan_fronts(cluster: ClusterState, model: str) -> Iterator[Action]:
+    """Yield the actions after which each replica answers by columns with its live version."""
+    named = cluster.columns.get(model, ())
+    for replica in cluster.reachable:
+        live, front = replica.live_version(model), replica.ready_versions(model + COLUMNS)
+        if live is None or live not in named:
+            if front and model in cluster.staged:
+                yield StopFront(model, replica.endpoint)
+            continue
+        is_dead = model + COLUMNS in replica.unresponsive
+        if (front != (live,) or is_dead) and cluster.refused_fronts.get(model) != live:
+            yield StartFront(model, live, replica.endpoint, force_reload=is_dead)
 
 
 def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
@@ -211,6 +234,7 @@ def _plan_changes(
     if len(outdated) == len(cluster.reachable):  # else it has passed already
         yield from _plan_validation(cluster, model, target, rollout)
     if split is None:
+        yield from _plan_fronts_before(cluster, model, target, outdated)
         yield from _plan_switches(model, target, outdated, staged)
         return
     for replica in cluster.reachable if is_new_step else outdated:
@@ -233,6 +257,24 @@ def _plan_validation(
     has_ended = rollout is not None and rollout.split is None
     if rollout is not None and has_ended and not state.has_completed_rollout(target):
         yield Record(model, "proved", target, live, rollout.reason)
+
+
+def _plan_fronts_before(
+    cluster: ClusterState, model: str, target: DesiredVersion, outdated: Sequence[Replica]
+) -> Iterator[Action]:
+    """Yield the front step of a lower version, before the live version goes.
+
+    A rollback unloads the live version, and its front step would have nobody to ask. So the lower
+    version is loaded beside it, if it is not, and gets its front step.
+    """
+    for replica in outdated:
+        live, front = replica.live_version(model), replica.ready_versions(model + COLUMNS)
+        is_named = target.version in cluster.columns.get(model, ())
+        if live is None or live < target.version or not is_named or front != (live,):
+            continue
+        if target.version not in replica.ready_versions(model):
+            yield Switch(model, live, replica.endpoint, keep=(target.version,), previous=live)
+        yield StartFront(model, target.version, replica.endpoint)
 
 
 def _plan_switches(
@@ -280,6 +322,8 @@ def _is_up_to_date(
 def _plan_unloads(cluster: ClusterState, model: str) -> Iterator[Action]:
     for replica in cluster.reachable:
         live = replica.live_version(model)
+        if replica.ready_versions(model + COLUMNS) and model in cluster.staged:
+            yield StopFront(model, replica.endpoint)
         if live is not None and model in cluster.staged:
             yield Unload(model, replica.endpoint, live)
         if replica.ready_versions(model + ARMS):

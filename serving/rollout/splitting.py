@@ -17,6 +17,7 @@ Triton 2.51 does not restart a splitter whose process is killed: its requests fa
 is loaded again. The same is true of every Python-based backend.
 """
 
+import json
 import time
 
 from millrace.models.common.errors import WorkError
@@ -28,6 +29,7 @@ from millrace.serving.triton.model_config import Signature, from_text, loaded_an
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ARMS, ready_versions
 from millrace.serving.triton.version_config import one_config_for, triton_kind
+from millrace.serving.triton.version_folder import Artifact
 
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -100,6 +102,11 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     signature = triton_kind(candidate).signature(candidate)
     if signature is None:
         raise WorkError(f"{both} cannot share requests because they answer in streams", hint=hint)
+    if champion.columns and candidate.columns and not same_codes(champion, candidate):
+        raise WorkError(
+            f"{both} cannot share requests because a code means another category in each",
+            hint=hint,
+        )
     if not one_config_for(champion, candidate) or champion.labels != candidate.labels:
         raise WorkError(
             f"{both} cannot share requests because their inputs, outputs or labels differ",
@@ -123,3 +130,13 @@ def _wait_until_drained(client: TritonClient, model: str) -> None:
         if not flushes or now - changed >= STILL_SECONDS:
             return
         time.sleep(POLL_SECONDS)
+
+
+def same_codes(one: Artifact, other: Artifact) -> bool:
+    """Return whether the columns and the codes of their categories are those of both versions."""
+    names = ("name", "kind", "width", "categories")
+    found = [
+        [[column[name] for name in names] for column in json.loads(str(each.columns))["columns"]]
+        for each in (one, other)
+    ]
+    return found[0] == found[1]

@@ -1,7 +1,8 @@
 """The repository index of a Triton server as plain values, and the names of helper models.
 
 Millrace puts a helper model into the model repository for a while, to validate a version or to
-split traffic. Clients do not know the names of helper models.
+split traffic. Clients do not know the names of helper models, except that of the step which takes
+the columns of a model by their names.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ UNHEALTHY = "is not healthy"
 """Part of Triton's error message for a Python-based backend whose process has died."""
 ARMS = ".arms"
 """Suffix of the model that has both versions of a rollout loaded."""
+COLUMNS = ".columns"
+"""Suffix of the step in front of a model that takes its columns by their names."""
 TRIAL = ".trial-"
 """Part of the name of a model that is loaded only to validate a version."""
 
@@ -56,9 +59,9 @@ def live_version(index: Iterable[LoadedModel], model: str) -> int | None:
 
 def is_helper_model(name: str) -> bool:
     """Whether `name` is the name of a helper model."""
-    return TRIAL in name or name.endswith(ARMS)
+    return TRIAL in name or name.endswith((ARMS, COLUMNS))
 
 
 def owner_of(name: str) -> str:
     """Return the model that a helper model belongs to; any other name is returned unchanged."""
-    return name.partition(TRIAL)[0].removesuffix(ARMS)
+    return name.partition(TRIAL)[0].removesuffix(ARMS).removesuffix(COLUMNS)

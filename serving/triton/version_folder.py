@@ -3,6 +3,7 @@
 model.onnx       the ONNX graph; a language model has the files of an exported variant instead
 tokenizer.json   the tokenizer of a text model
 features.json    the rules for requests to a model with column inputs
+columns.json     the columns by their names, for the step in front of the model
 draft/           the files of the smaller model that drafts tokens for a language model
 version.json     the card: digests, kind, labels and settings; Triton does not read it
 """
@@ -22,7 +23,8 @@ from millrace.models.config.model_kind import FIRST_KIND
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.registry.version_files import NAME
 
-ONNX, TOKENIZER, RULES, CARD = ONNX_FILE, "tokenizer.json", "features.json", "version.json"
+ONNX, TOKENIZER, CARD = ONNX_FILE, "tokenizer.json", "version.json"
+RULES, COLUMNS = "features.json", "columns.json"
 DRAFT = "draft"
 """Name of the folder of a draft model's files, in the version's folder."""
 CHUNK = 1 << 20
@@ -62,6 +64,7 @@ class Artifact:
         tokenizer: contents of `tokenizer.json`, for a text model.
         draft: the version that drafts tokens, for a language model.
         rules: contents of `features.json`, for a model with column inputs.
+        columns: contents of `columns.json`; None if the columns have no names.
     """
 
     files: Mapping[str, Path]
@@ -72,6 +75,7 @@ class Artifact:
     tokenizer: str | None = None
     draft: Draft | None = None
     rules: str | None = None
+    columns: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -101,6 +105,7 @@ def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ())
     reserved = [CARD, DRAFT, *taken]
     reserved += [TOKENIZER] if artifact.tokenizer else []
     reserved += [RULES] if artifact.rules else []
+    reserved += [COLUMNS] if artifact.columns else []
     digests = _filled(folder, artifact.files, artifact.sha256, reserved)
     if (draft := artifact.draft) is not None:
         (folder / DRAFT).mkdir()
@@ -111,6 +116,8 @@ def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ())
         (folder / TOKENIZER).write_text(artifact.tokenizer)
     if artifact.rules is not None:
         (folder / RULES).write_text(artifact.rules)
+    if artifact.columns is not None:
+        (folder / COLUMNS).write_text(artifact.columns)
     _close(folder)
 
 
@@ -124,6 +131,7 @@ def read_version(folder: Path) -> Artifact:
     try:
         tokenizer = (folder / TOKENIZER).read_text() if card.get("tokenizer") else None
         rules = (folder / RULES).read_text() if card.get("rules") else None
+        columns = (folder / COLUMNS).read_text() if card.get("columns") else None
         serving = ServingSpec.model_validate(card["serving"])
         names = list(card.get("files", {ONNX: ""}))
         draft = _read_draft(folder, card.get("draft"))
@@ -138,6 +146,7 @@ def read_version(folder: Path) -> Artifact:
         tokenizer=tokenizer,
         draft=draft,
         rules=rules,
+        columns=columns,
     )
 
 
@@ -157,6 +166,7 @@ def is_whole(folder: Path) -> bool:
         card = _read_card(folder)
         same = card.get("tokenizer") == _text_digest(artifact.tokenizer)
         same = same and card.get("rules") == _text_digest(artifact.rules)
+        same = same and card.get("columns") == _text_digest(artifact.columns)
         return same and _hashed(artifact) == artifact
     except (WorkError, OSError):
         return False
@@ -273,6 +283,7 @@ def _card(artifact: Artifact, digests: Mapping[str, str]) -> str:
         "serving": artifact.serving.model_dump(),
         "tokenizer": _text_digest(artifact.tokenizer),
         "rules": _text_digest(artifact.rules),
+        "columns": _text_digest(artifact.columns),
     }
     if (draft := artifact.draft) is not None:
         values["draft"] = {"name": draft.name, "sha256": draft.sha256, "files": [*draft.files]}

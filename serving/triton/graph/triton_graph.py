@@ -105,6 +105,7 @@ def artifact_of_graph(
     tokenizer: str | None = None,
     rules: str | None = None,
     kind: str = "graph",
+    columns: str | None = None,
 ) -> Artifact:
     """Return the artifact of a model that is one ONNX file.
 
@@ -116,9 +117,13 @@ def artifact_of_graph(
         tokenizer: contents of `tokenizer.json`, for a text model.
         rules: contents of `features.json`, for a model with column inputs.
         kind: the kind of model.
+        columns: contents of `columns.json`; None: no columns by name.
     """
     serving = serving or ServingSpec()
-    return Artifact({ONNX_FILE: onnx}, sha256, kind, labels, serving, tokenizer, rules=rules)
+    files = {ONNX_FILE: onnx}
+    return Artifact(
+        *(files, sha256, kind, labels, serving, tokenizer), rules=rules, columns=columns
+    )
 
 
 def read_signature(path: Path) -> Signature:

@@ -10,6 +10,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.comparison.paired_scores import PairedScores
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of
+from millrace.models.inference.named_columns import columns_json
 from millrace.models.registry.version_files import Package
 from millrace.serving.release.golden_batch import GoldenBatch
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
@@ -45,8 +46,12 @@ class GraphEvidence:
         tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
         serving = pipeline_of(self.files.package).serving
         digest = self.files.version.digest
-        kind, rules = self.files.version.kind.name, encoding.rules()
-        return artifact_of_graph(self.files.model, digest, labels, serving, tokenizer, rules, kind)
+        return artifact_of_graph(
+            *(self.files.model, digest, labels, serving, tokenizer),
+            rules=encoding.rules(),
+            kind=self.files.version.kind.name,
+            columns=columns_json(encoding),
+        )
 
     def expected(self) -> GoldenBatch:
         """Return the golden batch with the answers and the difference that were certified."""

@@ -12,7 +12,9 @@ from millrace.serving.release.actions import (
     Record,
     Retire,
     Stage,
+    StartFront,
     StartSplit,
+    StopFront,
     StopSplit,
     Switch,
     Tag,
@@ -30,7 +32,7 @@ from millrace.serving.release.release_state import (
 )
 from millrace.serving.release.version_tags import compute_tags
 from millrace.serving.rollout.rollout import Move, Split, first_split
-from millrace.serving.triton.server_index import TRIAL, LoadedModel, owner_of
+from millrace.serving.triton.server_index import COLUMNS, TRIAL, LoadedModel, owner_of
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None
@@ -469,3 +471,44 @@ def test_arms_that_nothing_calls_are_swept() -> None:
         staged=on_disk({"m": (1,), "m.arms": (1, 2)}),
     )
     assert plan(left) == (CleanUp("m", "m.arms"),)
+
+
+def named(champion: int | None, *loaded: LoadedModel, live: int = 2) -> ClusterState:
+    """Return a settled model whose versions have names for their columns."""
+    known = state(("live", 1), ("live", live))
+    found = cluster(champion, loaded, known=known, tags=settled(champion, known))
+    return replace(found, columns={"m": (1, 2, 3)})
+
+
+def test_the_live_version_gets_a_front_step() -> None:
+    front = "m" + COLUMNS
+    missing = named(2, *ready("m", 1, 2))
+    assert plan(missing) == (StartFront("m", 2, A),)
+    assert plan(named(2, *ready("m", 1, 2), *ready(front, 1))) == (StartFront("m", 2, A),)
+    assert plan(named(2, *ready("m", 1, 2), *ready(front, 2))) == ()
+    assert plan(replace(missing, refused_fronts={"m": 1})) == (StartFront("m", 2, A),)
+    assert plan(replace(missing, refused_fronts={"m": 2})) == ()
+
+
+def test_a_front_step_whose_process_died_is_loaded_anew() -> None:
+    found = named(2, *ready("m", 2), *ready("m" + COLUMNS, 2))
+    dead = replace(found.replicas[0], unresponsive=frozenset({"m" + COLUMNS}))
+    actions = plan(replace(found, replicas=(dead,)))
+    assert actions == (StartFront("m", 2, A, force_reload=True),)
+
+
+def test_going_back_changes_the_front_step_before_its_version_goes() -> None:
+    found = named(1, *ready("m", 1, 2), *ready("m" + COLUMNS, 2))
+    assert plan(found) == (StartFront("m", 1, A), Switch("m", 1, A, (), 2))
+    cold = named(1, *ready("m", 2), *ready("m" + COLUMNS, 2))
+    both = Switch("m", 2, A, keep=(1,), previous=2)
+    assert plan(cold) == (both, StartFront("m", 1, A), Switch("m", 1, A, (), 2))
+
+
+def test_a_model_without_named_columns_or_without_champion_has_no_front_step() -> None:
+    found = named(2, *ready("m", 2), *ready("m" + COLUMNS, 2))
+    assert plan(replace(found, columns={})) == (StopFront("m", A),)
+    unwanted = Release("m", "unwanted", 2, "d2", at=BEGAN)
+    known = replace(state(("live", 2)), alias_removed=unwanted)
+    gone = replace(found, states={"m": known}, desired_versions={}, now=BEGAN.timestamp() + 61)
+    assert plan(gone) == (StopFront("m", A), Unload("m", A, 2))
