@@ -28,7 +28,7 @@ def feedback(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Join labels to a model's batch predictions by key: live accuracy by day, and a fall of it."""
+    """Join labels to a model's predictions by key: live accuracy by day, and a fall of it."""
     chosen = prepare()
     with console.reserve_stdout(), report_while("joining the labels"):
         from millrace.tasks import feedback as task
@@ -43,6 +43,7 @@ def feedback(
         (
             each.date,
             str(each.version),
+            each.source,
             f"{each.labels:,}",
             f"{each.value:.4g}",
             "" if each.low is None else f"{each.low:.4f} to {each.high:.4f}",
@@ -51,7 +52,7 @@ def feedback(
         for each in found.days
     ]
     metric = found.days[0].metric if found.days else "accuracy"
-    head = ("date", "version", "labels", metric, "95% interval", "certified")
+    head = ("date", "version", "of", "labels", metric, "95% interval", "certified")
     console.print_table(f"{found.model}, live", head, rows)
     unmatched = found.labels - found.matched - found.unreadable
     console.print_line(f"labels: {found.labels:,}, {unmatched:,} of them without a prediction")

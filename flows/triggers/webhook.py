@@ -25,6 +25,7 @@ from millrace.flows.console import WarnOnce, exit_on_error, first_line, log, set
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
+from millrace.flows.triggers.request_collector import RequestCollector
 from millrace.flows.triggers.watch import PollingThread, Watch
 from millrace.flows.triggers.webhook_delivery import Receiver
 from millrace.models.common.errors import TransientError
@@ -212,11 +213,15 @@ def serve(settings: Settings) -> None:
         lambda reason: worker.request(None, f"webhook: {reason}"),
     )
 
+    collector = RequestCollector(settings.installation())
+
     @asynccontextmanager
     async def run_threads(_app: FastAPI) -> AsyncIterator[None]:
         registrar.start()
         watch.start()
+        collector.start()
         yield
+        collector.stop()
         watch.stop()
         registrar.stop()
         await asyncio.to_thread(worker.stop, LAST_RELEASE_SECONDS)

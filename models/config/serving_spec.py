@@ -77,6 +77,19 @@ class AcceleratorSpec(Spec):
     )
 
 
+class RequestLogSpec(Spec):
+    """What is kept of the requests by the names of the columns, and of their answers."""
+
+    sample: float = Field(0.1, gt=0, le=1, description="Share of the requests that is kept.")
+    keep_days: int = Field(30, ge=1, description="Days after which a request is removed.")
+    max_gib: float = Field(
+        1.0, gt=0, description="Most disk for all of them; the oldest days are removed first."
+    )
+    masked: tuple[str, ...] = Field(
+        (), description="Columns whose values are not kept; a key is kept as `_key`."
+    )
+
+
 class ServingSpec(Spec):
     """How Triton serves the model; the keys are Triton's."""
 
@@ -103,6 +116,9 @@ class ServingSpec(Spec):
     )
     keep_versions: int = Field(
         3, ge=2, description="Versions that stay in the model repository of Triton."
+    )
+    request_log: RequestLogSpec | None = Field(
+        None, description="Keep a sample of the requests by column and of the answers; null: none."
     )
     quorum: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         1,

@@ -5,7 +5,7 @@ it needs is in this JSON, beside the version's model.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,13 +18,19 @@ MOST_LISTED = 50
 """Categories that the description of a column lists."""
 
 
-def columns_json(encoding: Encoding) -> str:
-    """Return the contents of `columns.json`."""
+def columns_json(encoding: Encoding, key: Sequence[str] = ()) -> str:
+    """Return the contents of `columns.json`.
+
+    Args:
+        encoding: the version's encoding.
+        key: the columns that identify a row, which a request may have beside the features.
+    """
     rules = encoding.rules()
     values = {
         "input": TEXT if encoding.tokenizer else encoding.input.name,
         "rows": rows_input([feature.name for feature in encoding.features]),
         "columns": [_column(feature) for feature in encoding.features],
+        "key": [*key],
         "null_values": encoding.null_values,
         "rules": json.loads(rules) if rules else None,
         "labels": encoding.labels,

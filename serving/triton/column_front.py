@@ -95,12 +95,18 @@ def front_config(
     served = config_of(model, artifact, version_policy=specific(versions))
     inputs = [_input(column) for column in columns["columns"]]
     rows = pb.ModelInput(name=columns["rows"], data_type=pb.TYPE_STRING, dims=[1], optional=True)
+    known = {column["name"] for column in columns["columns"]}
+    keys = [
+        pb.ModelInput(name=name, data_type=pb.TYPE_STRING, dims=[1], optional=True)
+        for name in columns["key"]
+        if name not in known
+    ]
     config = pb.ModelConfig(
         name=model + COLUMNS,
         backend=BACKEND,
         max_batch_size=MOST_ROWS,
         version_policy=specific(versions),
-        input=[*inputs, rows],
+        input=[*inputs, *keys, rows],
         output=served.output,
         instance_group=[pb.ModelInstanceGroup(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)],
         dynamic_batching=pb.ModelDynamicBatching(),
@@ -112,6 +118,8 @@ def front_config(
         "rows": columns["rows"],
         SCHEMA: json.dumps(schema),
     }
+    if artifact.serving.request_log is not None:
+        values["request_log"] = artifact.serving.request_log.model_dump_json()
     for key, value in {**values, **(parameters or {})}.items():
         config.parameters[key].string_value = value
     return config

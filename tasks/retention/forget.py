@@ -37,6 +37,7 @@ from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
+from millrace.serving.request_table import REQUESTS, collect_requests, forget_requests
 
 FILE = "file"
 """Column of the quarantine with the path of a row's file."""
@@ -136,6 +137,7 @@ def find_rows(
     Raises:
         InputError: the model has no tables, or a key is empty.
     """
+    collect_requests(installation, model)
     scope = _open_scope(installation, model, keys, declared)
     found = {}
     for table, erasure in scope.erasures.items():
@@ -157,7 +159,7 @@ def forget(
     wait: Wait,
     declared: Sequence[str] | None = None,
 ) -> Outcome:
-    """Erase the rows with some keys from snapshots, quarantine, predictions and dead letters.
+    """Erase the rows with some keys from a model's tables, the one of online requests among them.
 
     Later ingestions leave out rows with the keys that were found in snapshots or quarantine.
 
@@ -177,6 +179,7 @@ def forget(
         TransientError: another command changed a table again and again.
         OSError: a table's folder cannot be written.
     """
+    collect_requests(installation, model)
     scope = _open_scope(installation, model, keys, declared)
     erasures, bad_uri = scope.erasures, scope.uri(QUARANTINE)
     find_bad = partial(_find_bad_rows, bad_uri, erasures[QUARANTINE])
@@ -187,6 +190,7 @@ def forget(
         staged = find_left_staging(installation.staging, model)
         for folder in staged:
             shutil.rmtree(folder)
+    requests = forget_requests(installation, model, erasures[REQUESTS])
     predictions, letters = forget_in_batches(
         scope.batch, erasures[PREDICTIONS], erasures[DEAD_LETTERS], wait
     )
@@ -195,6 +199,7 @@ def forget(
         QUARANTINE: quarantine,
         PREDICTIONS: predictions,
         DEAD_LETTERS: letters,
+        REQUESTS: requests,
     }
     outcome = scope.outcome(found, len(staged))
     if outcome.failed:
@@ -293,6 +298,7 @@ def _open_scope(
         QUARANTINE: by_stored_row(keys, key_columns),
         PREDICTIONS: Erasure.by_value(KEY, keys),
         DEAD_LETTERS: by_dead_letter(keys, key_columns),
+        REQUESTS: Erasure.by_value(KEY, keys),
     }
     return _Scope(installation, model, frozenset(keys), erasures)
 
@@ -315,7 +321,7 @@ def _find_key_columns(
         schema = open_snapshot(installation, model).schema
         return {name: schema.find(name) for name in schema.key}
     except InputError:
-        tables = (DATASETS, QUARANTINE, PREDICTIONS, DEAD_LETTERS)
+        tables = (DATASETS, QUARANTINE, PREDICTIONS, DEAD_LETTERS, REQUESTS)
         stored = [table for table in tables if _has_files(installation.table(table, model))]
         if not stored and not find_left_staging(installation.staging, model):
             raise

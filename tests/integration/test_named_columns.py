@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import httpx
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.serving.release.reconcile import reconcile
+from millrace.serving.request_table import collect_requests
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.column_front import MOST_ROWS
@@ -48,6 +50,7 @@ pytestmark = pytest.mark.timeout(300)
 COLOURS = ("red", "green", "blue")
 ORDERS = {1: COLOURS, 2: ("blue", "red", "green"), 3: ("green", "blue", "red")}
 MODEL, FRONT = "colours", "colours" + COLUMNS
+LOGGED = "logged"
 REQUEST = Request("a test")
 
 
@@ -92,11 +95,11 @@ class Stand:
     url: str
     key: str
 
-    def release(self, version: int | None) -> tuple[Outcome, ...]:
+    def release(self, version: int | None, model: str = MODEL) -> tuple[Outcome, ...]:
         if version is None:
-            self.registry.champions.pop(MODEL, None)
+            self.registry.champions.pop(model, None)
         else:
-            self.registry.champions[MODEL] = version
+            self.registry.champions[model] = version
         endpoints = (self.client.endpoint,)
         outcomes = reconcile(self.registry, self.ledger, self.repository, endpoints, REQUEST)
         raise_first_error(outcomes)
@@ -145,6 +148,18 @@ def row(colour: str = "red", size: float | None = 1.0, new: object = True) -> di
     return {"colour": colour, "size": size, "new": new}
 
 
+def register(registry: FileRegistry, model: str, version: int, **serving: Any) -> None:
+    encoding = encoding_of(version)
+    golden = {"features": np.float32([[0, 1, 1], [2, np.nan, 0]])}
+    registry.register(model, version, one_hot(), golden, **serving)
+    registry.artifacts[model, version] = replace(
+        registry.artifacts[model, version],
+        labels=tuple(map(str, encoding.labels)),
+        rules=encoding.rules(),
+        columns=columns_json(encoding, ("id",)),
+    )
+
+
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     home = tmp_path_factory.mktemp("home")
@@ -154,15 +169,8 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     update_keys(home / KEYS_FILE, new)
     registry = FileRegistry(home)
     for version in ORDERS:
-        encoding = encoding_of(version)
-        golden = {"features": np.float32([[0, 1, 1], [2, np.nan, 0]])}
-        registry.register(MODEL, version, one_hot(), golden)
-        registry.artifacts[MODEL, version] = replace(
-            registry.artifacts[MODEL, version],
-            labels=tuple(map(str, encoding.labels)),
-            rules=encoding.rules(),
-            columns=columns_json(encoding),
-        )
+        register(registry, MODEL, version)
+    register(registry, LOGGED, 1, request_log={"sample": 1.0, "masked": ["size"]})
     with server.running(installation, endpoint) as client, running(home, endpoint) as url:
         repository = Repository(installation.model_repository, installation.staging)
         ledger = Ledger(str(home / "releases"))
@@ -361,3 +369,39 @@ def test_a_version_whose_front_step_fails_is_served_by_its_tensors(
     stand.registry.artifacts[MODEL, 2] = artifact
     stand.release(1)
     assert stand.ask("red") == ("it is red", 1)
+
+
+def test_requests_are_logged_with_their_keys_and_without_what_is_masked(stand: Stand) -> None:
+    stand.release(1, LOGGED)
+    rows = [{**row("green"), "id": 7, "other": "x"}, row("blue")]
+    assert stand.post({"instances": rows}, model=LOGGED).status_code == 200
+    assert stand.post({"instances": [row("violet")]}, model=LOGGED).status_code == 400
+    with grpc.InferenceServerClient(stand.client.endpoint.grpc) as client:
+        key = grpc.InferInput("id", [1, 1], "BYTES")
+        key.set_data_from_numpy(np.array([[b"8"]], object))
+        inputs = [*tensors("red", 1.0), key]
+        client.infer(LOGGED + COLUMNS, inputs, request_id="mine")
+    installation = replace(stand.installation, tables_uri=str(stand.installation.home / "tables"))
+    collected, deadline = 0, time.monotonic() + 20
+    while collected < 3:
+        assert time.monotonic() < deadline
+        collected += collect_requests(installation, LOGGED).rows
+        time.sleep(0.1)
+    found = deltalake.DeltaTable(installation.table("requests", LOGGED)).to_pyarrow_table()
+    kept = sorted(found.to_pylist(), key=lambda each: str(each["_key"]))
+    assert [each["_key"] for each in kept] == ["7", "8", None]
+    assert [each["prediction"] for each in kept] == ["it is green", "it is red", "it is blue"]
+    assert json.loads(kept[0]["row"]) == {"colour": "green", "new": True}
+    assert (kept[1]["request"], kept[1]["model_version"], kept[1]["score"]) == ("mine", 1, 1.0)
+
+
+def test_a_front_step_that_is_killed_loses_its_last_second_of_the_log(stand: Stand) -> None:
+    installation = replace(stand.installation, tables_uri=str(stand.installation.home / "tables"))
+    before = collect_requests(installation, LOGGED).rows
+    for n in range(200):
+        stand.post({"instances": [{**row(), "id": n}]}, model=LOGGED)
+    time.sleep(1.5)
+    assert kill_backends(LOGGED + COLUMNS) > 0
+    stand.release(1, LOGGED)
+    assert before + collect_requests(installation, LOGGED).rows >= 200
+    stand.release(None, LOGGED)

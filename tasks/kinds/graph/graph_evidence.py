@@ -44,13 +44,14 @@ class GraphEvidence:
         encoding = self.files.encoding
         labels = tuple(str(label) for label in encoding.labels)
         tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
-        serving = pipeline_of(self.files.package).serving
+        pipeline = pipeline_of(self.files.package)
+        serving, key = pipeline.serving, pipeline.batch.key or pipeline.dataset.key
         digest = self.files.version.digest
         return artifact_of_graph(
             *(self.files.model, digest, labels, serving, tokenizer),
             rules=encoding.rules(),
             kind=self.files.version.kind.name,
-            columns=columns_json(encoding),
+            columns=columns_json(encoding, key),
         )
 
     def expected(self) -> GoldenBatch:

@@ -1,5 +1,8 @@
 """Labels that came back, joined to predictions of a real table, by a version of a real registry."""
 
+import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,12 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.serving_spec import RequestLogSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHAMPION
+from millrace.serving.request_table import Collected, collect_requests
 from millrace.tasks.feedback import FEEDBACK, describe_fall, read_feedback
+from millrace.tasks.retention.forget import forget
 from tests.integration.planted import LABELS, good, ingest_rows, plant
 
 NAME = "watched"
@@ -131,3 +137,61 @@ def test_a_fall_is_said_in_words() -> None:
     fall = find_fall(Counted(1000, 900), [Counted(500, 450), Counted(500, 380)])
     assert fall is not None
     assert describe_fall(fall).startswith("its accuracy fell from 0.9000 to 0.7600 in the newest")
+
+
+def write_requests(home: Installation, answers: list[tuple[str, str, float]]) -> Path:
+    """Write a file of the request log: key, prediction and seconds since the epoch."""
+    folder = home.home / "request_log" / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"time": at, "version": 1, "request": "r", "number": 0, "key": {"id": key}}
+        | {"row": {"x": 1.5}, "prediction": label, "score": 0.75}
+        for key, label, at in answers
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    file = folder / f"{time.time_ns()}-1.jsonl"
+    file.write_text(text + '{"time": 1, "half')
+    return file
+
+
+def test_online_answers_are_joined_too_the_last_of_a_key(
+    home: Installation, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC) - timedelta(days=1)
+    day, date = now.timestamp(), now.date().isoformat()
+    write_requests(home, [("0", "y", day), ("0", "x", day + 1), ("1", "x", day), ("2", "z", day)])
+    found = read_feedback(home, NAME, write_labels(tmp_path, 0), key=("id",), date=date)
+    (online,) = found.days
+    assert (online.source, online.date, online.labels) == ("online", date, 3)
+    assert online.value == pytest.approx(2 / 3)
+    stored = deltalake.DeltaTable(home.table(FEEDBACK, NAME)).to_pyarrow_table()
+    assert set(stored["source"].to_pylist()) == {"batch", "online"}
+    assert [*(home.home / "request_log" / NAME).glob("*.jsonl")] == []
+
+
+def test_old_days_and_too_many_are_removed_and_a_key_is_forgotten(home: Installation) -> None:
+    now = datetime.now(UTC)
+    days = [now - timedelta(days=back) for back in (40, 3, 2)]
+    write_requests(home, [(str(n), "x", day.timestamp()) for n, day in enumerate(days)])
+    uri = home.table("requests", NAME)
+    spec = RequestLogSpec(keep_days=30)
+    assert collect_requests(home, NAME, spec) == Collected(3, 1)
+    kept = deltalake.DeltaTable(uri).to_pyarrow_table()
+    assert {"1", "2"} <= set(kept["_key"].to_pylist())
+    assert days[0].date().isoformat() not in kept["date"].to_pylist()
+    outcome = forget(home, NAME, ["2"], lambda _: None)
+    assert next(each.rows for each in outcome.tables if each.table == "requests") >= 1
+    assert "2" not in deltalake.DeltaTable(uri).to_pyarrow_table()["_key"].to_pylist()
+    write_requests(home, [("7", "x", now.timestamp())])
+    collect_requests(home, NAME, RequestLogSpec(max_gib=1e-9))
+    assert deltalake.DeltaTable(uri).to_pyarrow_table().num_rows == 0
+
+
+def test_a_file_whose_rows_are_in_the_table_is_not_read_again(home: Installation) -> None:
+    file = write_requests(home, [("5", "x", datetime.now(UTC).timestamp())])
+    again = file.read_bytes()
+    assert collect_requests(home, NAME).rows == 1
+    file.write_bytes(again)
+    assert collect_requests(home, NAME).rows == 0
+    keys = deltalake.DeltaTable(home.table("requests", NAME)).to_pyarrow_table()["_key"].to_pylist()
+    assert keys.count("5") == 1

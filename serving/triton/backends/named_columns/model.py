@@ -8,6 +8,7 @@ cannot be answered is refused with the words of batch inference. Parameters in `
     model       the model that answers
     max_rows    the most rows of one request to it
     rows        the input with rows of JSON; it is sent alone, or all columns are
+    request_log `serving.request_log` as JSON, if requests are kept
 
 Requests that wait together become one request to the model. The backend runs in a stub process and
 imports nothing of Millrace.
@@ -20,8 +21,12 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from logged_rows import Describer, LoggedRequest  # type: ignore[import-not-found]
 from named_rows import load_rows  # type: ignore[import-not-found]
+from request_log import RequestLog  # type: ignore[import-not-found]
 
+REQUEST_LOG = "request_log"
+"""Folder beside the model repository, with a folder of files for each model."""
 NOT_LOADED = ("is not ready", "is not at ready state", "is not found", "unknown model")
 """Parts of Triton's error messages when the version is being replaced."""
 
@@ -37,7 +42,15 @@ class TritonPythonModel:
         self.max_rows = int(values["max_rows"])
         self.version = int(args["model_version"])
         self.outputs = [entry["name"] for entry in config["output"]]
+        home = Path(args["model_repository"]).parents[1]
         self.columns = load_rows(Path(args["model_repository"]) / args["model_version"])
+        self.log: RequestLog | None = None
+        if "request_log" in values:
+            spec = json.loads(values["request_log"])
+            logged = Describer(self.columns, self.version, self.rows, spec["masked"])
+            folder = home / REQUEST_LOG / self.model
+            warn = pb_utils.Logger.log_warn
+            self.log = RequestLog(folder, spec, logged.describe, warn)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer all requests by one request to the model."""
@@ -50,9 +63,14 @@ class TritonPythonModel:
                 responses[position] = refusal(str(error))
         if not read:
             return responses
-        for position, answer in self._ask(read).items():
+        for position, answer in self._ask(requests, read).items():
             responses[position] = answer
         return responses
+
+    def finalize(self) -> None:
+        """Write what is left of the log."""
+        if self.log is not None:
+            self.log.close()
 
     def _read(self, request: Any) -> Any:
         tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -62,7 +80,7 @@ class TritonPythonModel:
             raise ValueError(f"send either {self.rows!r} or the columns, not both")
         return self.columns.read_json(tensors[self.rows].ravel().tolist())
 
-    def _ask(self, read: Mapping[int, Any]) -> dict[int, Any]:
+    def _ask(self, requests: Sequence[Any], read: Mapping[int, Any]) -> dict[int, Any]:
         """Return the responses to the requests whose rows were read, by position."""
         rows = [*read.values()]
         whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
@@ -75,6 +93,10 @@ class TritonPythonModel:
                 answers[tensor.name()].append(tensor.as_numpy())
         ends = np.cumsum([len(each) for each in rows])[:-1]
         parts = {name: np.split(np.concatenate(found), ends) for name, found in answers.items()}
+        if self.log is not None and self.columns.output in parts:
+            for number, position in enumerate(read):
+                if self.log.wants():
+                    self.log.add(logged(requests[position], parts[self.columns.output][number]))
         return {
             position: pb_utils.InferenceResponse(
                 [pb_utils.Tensor(name, part[number]) for name, part in parts.items()]
@@ -90,6 +112,12 @@ class TritonPythonModel:
             inputs=[pb_utils.Tensor(self.columns.input, rows)],
             requested_output_names=self.outputs,
         ).exec()
+
+
+def logged(request: Any, answers: Any) -> LoggedRequest:
+    """Return a request for the log; its inputs are copied, as Triton's memory is used again."""
+    tensors = {tensor.name(): tensor.as_numpy().copy() for tensor in request.inputs()}
+    return LoggedRequest(request.request_id(), tensors, answers)
 
 
 def refusal(text: str) -> Any:

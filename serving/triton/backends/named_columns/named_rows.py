@@ -44,7 +44,9 @@ class NamedRows:
         self.names = [column["name"] for column in self.columns]
         self.readers = [CellReader(column, values["null_values"]) for column in self.columns]
         self.rules = InputRules(json.dumps(values["rules"])) if values["rules"] else None
-        self.width = sum(column["width"] for column in self.columns)
+        self.labels: list[str | int | bool] = values["labels"]
+        self.output: str = values["output"]
+        self.key: list[str] = values["key"]
 
     def read_json(self, rows: Sequence[bytes]) -> Array:
         """Return rows, each a JSON object of its columns, as the model's input.
@@ -64,7 +66,7 @@ class NamedRows:
         missing = [name for name in self.names if name not in tensors]
         if missing:
             raise RowsRefused(f"the column {missing[0]!r} is missing; needed: {self._needed()}")
-        return self._checked([_cells(tensors[c["name"]], c["values"]) for c in self.columns])
+        return self._checked([cells_of(tensors[c["name"]], c["values"]) for c in self.columns])
 
     def _parse(self, number: int, row: bytes) -> dict[str, Any]:
         try:
@@ -150,7 +152,7 @@ def _seen(cell: Any) -> str:
     return json.dumps(cell, ensure_ascii=False, default=str)[:MOST_SEEN]
 
 
-def _cells(array: Array, values: str) -> list[Any]:
+def cells_of(array: Array, values: str) -> list[Any]:
     """Return the cells of a tensor: numbers, truths, texts, or lists of numbers.
 
     Args:

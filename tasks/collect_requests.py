@@ -1,0 +1,40 @@
+"""Brings the requests that front steps have logged into their tables, for all models."""
+
+from collections.abc import Iterator
+
+from millrace.models.common.errors import MillraceError
+from millrace.models.common.installation import Installation
+from millrace.models.config.serving_spec import RequestLogSpec
+from millrace.models.data.schema import Column
+from millrace.models.data.snapshots import open_snapshot
+from millrace.serving.request_table import Collected, collect_requests, logged_models
+from millrace.serving.triton.repository import Repository
+
+
+def collect_all(installation: Installation) -> Iterator[tuple[str, Collected]]:
+    """Collect and yield, one model after another.
+
+    Raises:
+        OSError: a file or a table cannot be read or written; the files stay.
+    """
+    for model in logged_models(installation):
+        spec = _spec_of(installation, model)
+        yield model, collect_requests(installation, model, spec, _columns_of(installation, model))
+
+
+def _spec_of(installation: Installation, model: str) -> RequestLogSpec | None:
+    """Return what the newest staged version says of its log; None: the defaults."""
+    repository = Repository(installation.model_repository, installation.staging)
+    for version in reversed(repository.versions(model).get(model, ())):
+        try:
+            return repository.artifact(model, version).serving.request_log
+        except MillraceError:
+            continue
+    return None
+
+
+def _columns_of(installation: Installation, model: str) -> tuple[Column, ...]:
+    try:
+        return open_snapshot(installation, model).schema.columns
+    except MillraceError:
+        return ()

@@ -1,0 +1,166 @@
+"""The predictions of a model that have a label: those of batch jobs, and online answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.coerce import cast
+from millrace.models.data.schema import KEY, Column
+from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
+from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.data.sources.open_source import open_source
+from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
+from millrace.serving.request_table import REQUESTS
+from millrace.tasks.progress import log
+
+DATE, VERSION, LABEL = "date", "model_version", "_label"
+BATCH, ONLINE = "batch", "online"
+COMMON = [KEY, DATE, VERSION, "prediction", "score"]
+"""Columns that the tables of predictions and of requests have."""
+
+
+def prediction_tables(installation: Installation, model: str) -> dict[str, deltalake.DeltaTable]:
+    """Return the tables with predictions of a model, by where they are from."""
+    uris = {BATCH: installation.table(PREDICTIONS, model)}
+    uris[ONLINE] = installation.table(REQUESTS, model)
+    found = {
+        name: deltalake.DeltaTable(uri)
+        for name, uri in uris.items()
+        if deltalake.DeltaTable.is_deltatable(uri)
+    }
+    if not found:
+        raise InputError(
+            f"there are no predictions of {model}",
+            seen=uris[BATCH],
+            hint="score rows with `millrace score FILE`, set serving.request_log, or name another "
+            "model",
+        )
+    return found
+
+
+def kind_of_predictions(model: str, tables: Mapping[str, deltalake.DeltaTable]) -> pa.DataType:
+    """Return the type of the predictions.
+
+    Raises:
+        InputError: they are texts that were generated.
+    """
+    schemas = [pa.schema(table.schema().to_arrow()) for table in tables.values()]
+    if not all("prediction" in schema.names for schema in schemas):
+        raise InputError(
+            f"the predictions of {model} are texts, which labels cannot be compared with",
+            valid="a model that predicts a class or a number",
+        )
+    kind: pa.DataType = schemas[0].field("prediction").type
+    return kind
+
+
+def dataset_columns(installation: Installation, pipeline: Pipeline) -> tuple[Column, ...]:
+    """Return the columns of the dataset; none without a snapshot."""
+    try:
+        return open_snapshot(installation, pipeline.name).schema.columns
+    except InputError:
+        log.warning("%s has no snapshot, so its key columns are read as text", pipeline.name)
+        return ()
+
+
+def read_labels(
+    installation: Installation,
+    pipeline: Pipeline,
+    source: str,
+    label: str | None,
+    key: Sequence[str],
+    kind: pa.DataType,
+) -> tuple[pa.Table, int]:
+    """Return the labels with their keys, the last one of a repeated key, and how many are bad."""
+    column = label or pipeline.dataset.target
+    names = tuple(key) or pipeline.batch.key or pipeline.dataset.key
+    spec = DatasetSpec(source=source, target=column, null_values=pipeline.dataset.null_values)
+    known = dataset_columns(installation, pipeline)
+    tables, bad = [], 0
+    wanted = Column(column, "float") if pa.types.is_floating(kind) else _category(column, kind)
+    for chunk in open_source(spec, Path.cwd()).chunks():
+        rows = chunk.rows
+        bad += len(chunk.unreadable)
+        if not rows.num_rows:
+            continue
+        keys = declared_keys(rows, names, known)
+        if keys is None or (KEY not in rows.schema.names and set(names) - set(rows.schema.names)):
+            raise InputError(
+                "the labels have no key by which predictions are found",
+                seen=f"columns {', '.join(rows.schema.names)}",
+                valid=f"the columns {', '.join(names)}" if names else f"the column {KEY}",
+                hint="name the key with --key, and score with batch.key",
+            )
+        read = cast(cells_of(rows, column), wanted)
+        values = read.values.cast(kind)
+        columns = {KEY: keys, LABEL: values}
+        if DATE in rows.schema.names and DATE not in names:
+            columns[DATE] = _dates(cells_of(rows, DATE))
+        found = pa.table(columns)
+        good = found.filter(pc.and_(values.is_valid(), keys.is_valid()))
+        bad += len(found) - len(good)
+        tables.append(good)
+    if not tables:
+        raise InputError(f"{source} has no labels", valid="a row for each label")
+    labels = pa.concat_tables(tables)
+    by = [name for name in (KEY, DATE) if name in labels.column_names]
+    numbered = labels.append_column("_n", pa.array(range(len(labels))))
+    last = numbered.group_by(by).aggregate([("_n", "max")])["_n_max"]
+    return labels.take(last), bad
+
+
+def _dates(cells: pa.Array) -> pa.Array:
+    """Return dates as the partitions name them: 2026-11-23."""
+    if pa.types.is_temporal(cells.type):
+        cells = cells.cast(pa.date32())
+    return cells.cast(pa.string())
+
+
+def count_matched(joined: pa.Table, labels: pa.Table) -> int:
+    """Return the number of labels that a prediction was found for."""
+    by = [name for name in (KEY, DATE) if name in labels.column_names]
+    return int(joined.group_by(by).aggregate([]).num_rows)
+
+
+def _category(name: str, kind: pa.DataType) -> Column:
+    if pa.types.is_boolean(kind):
+        return Column(name, "bool")
+    return Column(name, "int" if pa.types.is_integer(kind) else "string")
+
+
+def join_labels(table: deltalake.DeltaTable, labels: pa.Table, date: str | None) -> pa.Table:
+    """Return key, date, version, prediction, score and label of the rows that have a label.
+
+    Of the online answers for a key, the last one of a version on a date counts.
+    """
+    wanted = ds.field(KEY).isin(labels[KEY].combine_chunks())
+    if date is not None:
+        wanted &= ds.field(DATE) == date
+    source = dataset_of(table)
+    is_online = "time" in source.schema.names
+    columns = [*COMMON, *(["time"] if is_online else [])]
+    scored = source.scanner(columns=columns, filter=wanted).to_table()
+    scored = scored.set_column(1, DATE, scored[DATE].cast(pa.string()))
+    if is_online:
+        scored = _last_answers(scored)
+    for name, kind in ((VERSION, pa.int64()), ("score", pa.float64())):
+        place = scored.column_names.index(name)
+        scored = scored.set_column(place, name, scored[name].cast(kind))
+    by = [name for name in (KEY, DATE) if name in labels.column_names]
+    return scored.join(labels, keys=by, join_type="inner")
+
+
+def _last_answers(scored: pa.Table) -> pa.Table:
+    """Return the last answer of each version for a key on a date."""
+    ordered = scored.sort_by("time").drop_columns("time")
+    numbered = ordered.append_column("_n", pa.array(range(len(ordered))))
+    last = numbered.group_by([KEY, DATE, VERSION]).aggregate([("_n", "max")])["_n_max"]
+    return ordered.take(last)
