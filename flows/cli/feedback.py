@@ -1,12 +1,21 @@
 """`millrace feedback`: labels that came back, beside what was predicted."""
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.flows import console
-from millrace.flows.cli.command_setup import AsJson, prepare
+from millrace.flows.cli.command_setup import AsJson, prepare, report
 from millrace.models.common.slow_step import report_while
+
+if TYPE_CHECKING:
+    from millrace.flows.settings import Settings
+    from millrace.tasks.feedback import Feedback
+
+FELL = "millrace.accuracy.fell"
+"""The event of a model whose accuracy fell; its payload has the figures by version."""
+EVENT_SECONDS = 10.0
 
 
 def feedback(
@@ -26,6 +35,10 @@ def feedback(
     date: Annotated[
         str | None, typer.Option(metavar="YYYY-MM-DD", help="Only predictions of this date.")
     ] = None,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="If the accuracy fell, start the training that `up` runs."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Join labels to a model's predictions by key: live accuracy by day, and a fall of it."""
@@ -36,6 +49,8 @@ def feedback(
         found = task.read_feedback(
             chosen.installation(), model, labels, label=label, key=key or (), date=date
         )
+    if found.falls:
+        _tell(found, chosen, retrain=retrain)
     if as_json:
         console.print_json(found)
         return
@@ -62,6 +77,29 @@ def feedback(
         console.print_line(f"calibration error: {found.calibration:.4f}")
     for version, fall in found.falls.items():
         console.print_line(f"warning: version {version}: {task.describe_fall(fall)}")
+
+
+def _tell(found: "Feedback", settings: "Settings", *, retrain: bool) -> None:
+    """Send the falls to the Prefect of `up`, for automations, and start the training."""
+    from millrace.flows import tool_variables
+    from millrace.flows.run_state import is_supervisor_alive
+
+    if not is_supervisor_alive(settings.run):
+        if retrain:
+            report("nothing is trained: `millrace up` does not run")
+        return
+    tool_variables.apply(settings)
+    from prefect.events import emit_event
+    from prefect.events.worker import EventsWorker
+
+    falls = {str(version): asdict(fall) for version, fall in found.falls.items()}
+    emit_event(FELL, {"prefect.resource.id": f"millrace.model.{found.model}"}, payload=falls)
+    EventsWorker.drain_all(timeout=EVENT_SECONDS)
+    if retrain:
+        from millrace.flows.deployments import change_schedules
+
+        run = change_schedules.run_now(settings, f"train-{found.model}")
+        report(f"started {run}, as the accuracy fell")
 
 
 def _certified(share: float | None) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import DATASETS, DEAD_LETTERS, PREDICTIONS, QUARANTINE
+from millrace.serving.request_table import REQUEST_LOG, REQUESTS
 
 TABLES = {
     "snapshots": DATASETS,
@@ -16,6 +17,7 @@ TABLES = {
     "dead letters": DEAD_LETTERS,
     "tokens": "tokens",
     "tokenizers": "tokenizers",
+    "requests": REQUESTS,
     "releases": "releases",
 }
 FOLDERS = {
@@ -26,6 +28,7 @@ FOLDERS = {
     "caches": ("cache", "receipts", "timing_caches"),
     "checkpoints": ("training",),
     "staging": ("staging",),
+    "requests to collect": (REQUEST_LOG,),
     "logs": ("logs",),
 }
 
