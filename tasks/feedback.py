@@ -71,6 +71,21 @@ class LiveDay:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """How often the predictions of about one probability were right.
+
+    Attributes:
+        score: mean probability of the predicted class.
+        right: share of the predictions that were right.
+        rows: number of predictions.
+    """
+
+    score: float
+    right: float
+    rows: int
+
+
+@dataclass(frozen=True)
 class Feedback:
     """What the labels say of a model.
 
@@ -84,6 +99,8 @@ class Feedback:
             bins of the probability; None for numbers, and without labels.
         certified: accuracy of each version on the test split of its certificate.
         falls: the falls of the accuracy that are more than chance, by version.
+        reliability: the bins of the calibration.
+        history: the days, with those of earlier calls.
     """
 
     model: str
@@ -94,6 +111,8 @@ class Feedback:
     calibration: float | None
     certified: Mapping[int, float]
     falls: Mapping[int, Fall]
+    reliability: tuple[Reliability, ...] = ()
+    history: tuple[LiveDay, ...] = ()
 
 
 def read_feedback(
@@ -139,7 +158,9 @@ def read_feedback(
         day for name, each in found_by.items() for day in _days(each, name, is_class=is_class)
     )
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
-    falls = _find_falls(certified, _with_stored(installation, model, days))
+    history = tuple(_with_stored(installation, model, days))
+    falls = _find_falls(certified, history)
+    reliability = tuple(_reliability(joined)) if is_class and joined.num_rows else ()
     for version, fall in falls.items():
         log.warning("%s version %d: %s", model, version, describe_fall(fall))
     found = Feedback(
@@ -148,9 +169,11 @@ def read_feedback(
         labels.num_rows + unreadable,
         count_matched(joined, labels),
         unreadable,
-        _calibration(joined) if is_class and joined.num_rows else None,
+        _calibration(reliability) if reliability else None,
         {version: test.share for version, test in certified.items()},
         falls,
+        reliability,
+        history,
     )
     _store(installation, found)
     return found
@@ -203,15 +226,18 @@ def _squared_errors(joined: pa.Table) -> Array:
     return np.asarray(np.square(pc.subtract(joined["prediction"], joined[LABEL]).to_numpy()))
 
 
-def _calibration(joined: pa.Table) -> float:
-    """Return the expected calibration error (Naeini, Cooper and Hauskrecht 2015)."""
+def _reliability(joined: pa.Table) -> Iterator[Reliability]:
     hits, scores = _hits(joined), joined["score"].to_numpy()
     place = np.minimum((scores * BINS).astype(int), BINS - 1)
-    error = 0.0
     for each in np.unique(place):
         own = place == each
-        error += abs(float(hits[own].mean() - scores[own].mean())) * float(own.mean())
-    return error
+        yield Reliability(float(scores[own].mean()), float(hits[own].mean()), int(own.sum()))
+
+
+def _calibration(bins: Sequence[Reliability]) -> float:
+    """Return the expected calibration error (Naeini, Cooper and Hauskrecht 2015)."""
+    rows = sum(each.rows for each in bins)
+    return sum(abs(each.right - each.score) * each.rows for each in bins) / rows
 
 
 def _certified(installation: Installation, model: str, versions: set[int]) -> dict[int, Counted]:

@@ -1,12 +1,14 @@
 """`millrace feedback`: labels that came back, beside what was predicted."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, prepare, report
+from millrace.flows.cli.plan import write_pictures
 from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ def feedback(
         bool,
         typer.Option("--retrain", help="If the accuracy fell, start the training that `up` runs."),
     ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also draw pictures into this folder."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Join labels to a model's predictions by key: live accuracy by day, and a fall of it."""
@@ -49,6 +55,10 @@ def feedback(
         found = task.read_feedback(
             chosen.installation(), model, labels, label=label, key=key or (), date=date
         )
+    if pictures is not None:
+        from millrace.tasks.reports.feedback_plots import feedback_pictures
+
+        write_pictures(feedback_pictures(found), pictures)
     if found.falls:
         _tell(found, chosen, retrain=retrain)
     if as_json:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.request_table import Collected, collect_requests
 from millrace.tasks.feedback import FEEDBACK, describe_fall, read_feedback
+from millrace.tasks.reports.feedback_plots import feedback_pictures
 from millrace.tasks.retention.forget import forget
 from tests.integration.planted import LABELS, good, ingest_rows, plant
 
@@ -195,3 +197,17 @@ def test_a_file_whose_rows_are_in_the_table_is_not_read_again(home: Installation
     assert collect_requests(home, NAME).rows == 0
     keys = deltalake.DeltaTable(home.table("requests", NAME)).to_pyarrow_table()["_key"].to_pylist()
     assert keys.count("5") == 1
+
+
+def test_the_pictures_show_each_version_and_the_calibration(
+    home: Installation, tmp_path: Path
+) -> None:
+    found = read_feedback(home, NAME, write_labels(tmp_path, 40), key=("id",))
+    figures = feedback_pictures(found)
+    (axes,) = figures["live.png"].axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"version 1, batch", "version 1, certified"} <= set(labels)
+    (axes,) = figures["calibration.png"].axes
+    (points,) = axes.collections
+    assert points.get_offsets().tolist() == [[0.75, pytest.approx(0.9, abs=0.01)]]
+    assert feedback_pictures(replace(found, history=(), reliability=())) == {}
