@@ -13,6 +13,7 @@ from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import WorkError, list_names
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
+from millrace.tasks.alerts import alert_failure
 from millrace.tasks.progress import log
 from millrace.tasks.retention.clean import clean
 from millrace.tasks.retention.cleaned import Cleaned
@@ -24,6 +25,8 @@ from millrace.tasks.retention.cleaned import Cleaned
     persist_result=False,
     validate_parameters=False,
     on_running=[leave_out_heartbeats],
+    on_failure=[alert_failure],
+    on_crashed=[alert_failure],
 )
 def clean_up(pipeline_files: list[str] | None = None) -> list[Cleaned]:
     """Remove what the retention of pipeline files no longer keeps.

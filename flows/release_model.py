@@ -6,6 +6,7 @@ from millrace.flows import settings, tool_variables
 from millrace.flows.heartbeats import leave_out_heartbeats
 from millrace.serving.release.live import live_versions, served_models
 from millrace.serving.release.outcome import Outcome, raise_first_error
+from millrace.tasks.alerts import alert_failure
 from millrace.tasks.release import reconcile_triton
 from millrace.tasks.reports.run_report import publish_release, run_link
 from millrace.tasks.run_names import name_run, release_name
@@ -18,6 +19,8 @@ PREFECT = "a run of the deployment"
     retries=0,
     persist_result=False,
     on_running=[leave_out_heartbeats],
+    on_failure=[alert_failure],
+    on_crashed=[alert_failure],
 )
 def release_model(
     asked_by: str = PREFECT, again: bool = False, models: list[str] | None = None

@@ -22,6 +22,7 @@ from millrace.models.ray.cluster import RaySession
 from millrace.models.registry.tracking import check_reachable
 from millrace.serving.batch.commit import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.tasks.alerts import alert_failure
 from millrace.tasks.batch.score_on_cluster import score_elsewhere
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import publish_batch
@@ -41,6 +42,8 @@ version is used."""
     retries=0,
     persist_result=False,
     on_running=[leave_out_heartbeats],
+    on_failure=[alert_failure],
+    on_crashed=[alert_failure],
 )
 def score_batch(
     pipeline_file: str,

@@ -46,7 +46,7 @@ def _score(request: JobRequest) -> dict[str, Any]:
     installation = tool_variables.apply(chosen).installation()
     # Imported after `apply`, because these modules read the environment.
     from millrace.models.ray.cluster import connect_to_ray
-    from millrace.tasks.batch.drift_report import Event
+    from millrace.tasks.alerts import Event
     from millrace.tasks.score import RunReporter, scored
 
     events: list[Event] = []

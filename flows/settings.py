@@ -191,6 +191,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Seconds after which the unused Ray of `up` stops; 0: none is kept.",
     )
+    alert_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Webhook that gets a POST of JSON when something went wrong.",
+    )
     derived: dict[str, str] = Field(
         default_factory=dict, description="Set by Millrace: addresses that no user chose, as JSON."
     )

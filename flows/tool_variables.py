@@ -172,6 +172,7 @@ def chosen_variables(settings: Settings) -> dict[str, str]:
             "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
             "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
             "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
+            "MILLRACE_ALERT_URL": settings.alert_url,
             "MILLRACE_GUARD": "on" if settings.guard else "off",
             "MILLRACE_RAY_IDLE": f"{settings.ray_idle:g}",
             "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,

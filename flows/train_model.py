@@ -27,6 +27,7 @@ from millrace.models.registry.gates import Promotion
 from millrace.models.registry.mlflow_registry import prepare_registration
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
+from millrace.tasks.alerts import alert_failure
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.plan_record import record_run
@@ -97,6 +98,8 @@ class TrainOutcome:
     persist_result=False,
     validate_parameters=False,
     on_running=[leave_out_heartbeats],
+    on_failure=[alert_failure],
+    on_crashed=[alert_failure],
 )
 def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
     """Ingest, train, export, certify, register and decide on the aliases.

@@ -1,7 +1,7 @@
 """Step: make every Triton server serve the champions of the registry."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
+from millrace.tasks.alerts import REFUSED, Event, emit
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import VersionEvidence, steps_of
 from millrace.tasks.progress import log
@@ -66,9 +67,24 @@ def reconcile_triton(
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(installation.model_repository, installation.staging)
     registry, ledger = MlflowRegistry(installation), ledger_of(installation)
-    return reconcile(
+    outcomes = reconcile(
         registry, ledger, repository, installation.triton, request, models, installation.logs
     )
+    for event in refusals(outcomes):
+        emit(event)
+    return outcomes
+
+
+def refusals(outcomes: Iterable[Outcome]) -> list[Event]:
+    """Return an event for each model whose version was refused by this release."""
+    found = dict[str, Event]()
+    for each in outcomes:
+        if each.error is not None and not each.error.transient and not each.known:
+            reason = f": {each.error.seen}" if each.error.seen else ""
+            details = {"version": each.version, "live": each.previous}
+            text = f"{each.error.what}{reason}"
+            found.setdefault(each.model, Event(REFUSED, each.model, text, details))
+    return [*found.values()]
 
 
 @dataclass

@@ -4,11 +4,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
-
-from prefect.events import emit_event
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
@@ -36,6 +34,7 @@ from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion
 from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
+from millrace.tasks.alerts import LATE, NOT_SCORED, Event, emit
 from millrace.tasks.batch.agreement_sample import LiveCheck
 from millrace.tasks.batch.batch_run import (
     DATE,
@@ -46,7 +45,7 @@ from millrace.tasks.batch.batch_run import (
     is_reported,
 )
 from millrace.tasks.batch.drift_reference import open_training_snapshot
-from millrace.tasks.batch.drift_report import Emit, Event, report_drift
+from millrace.tasks.batch.drift_report import Emit, report_drift
 from millrace.tasks.batch.score_input import input_of, open_held_input
 from millrace.tasks.batch.score_receipt import (
     Facts,
@@ -96,11 +95,6 @@ def score_rows(
     """
     reporter = RunReporter(code_version(pipeline.folder), emit)
     return scored(pipeline, installation, source, date, reporter, version, connect=connect)
-
-
-def emit(event: Event) -> None:
-    """Send an event to Prefect."""
-    emit_event(**asdict(event))
 
 
 @dataclass(frozen=True)
@@ -160,6 +154,10 @@ def scored(
     if report.replaced and not report.unchanged:
         log.warning("partition %s contained %s, now replaced", report.date, report.replaced)
     warn_of_dead_letters(report)
+    if report.dead and not report.unchanged:
+        text = f"{report.dead} rows of {report.date} have no prediction"
+        details = {"date": report.date, "table": report.dead_letters}
+        reporter.emit(Event(NOT_SCORED, pipeline.name, text, details))
     return report
 
 
@@ -255,7 +253,11 @@ def _tracked(
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         run.log_scored_input(found.source, fingerprint, rows)
-        tracked = BatchRun(run, rows, _deadline(pipeline))
+
+        def warn_late(text: str) -> None:
+            reporter.emit(Event(LATE, pipeline.name, text, {"date": target.date}))
+
+        tracked = BatchRun(run, rows, _deadline(pipeline), warn_late)
 
         def take(sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)

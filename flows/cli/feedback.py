@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from millrace.flows.settings import Settings
     from millrace.tasks.feedback import Feedback
 
-FELL = "millrace.accuracy.fell"
-"""The event of a model whose accuracy fell; its payload has the figures by version."""
 EVENT_SECONDS = 10.0
 
 
@@ -93,17 +91,23 @@ def _tell(found: "Feedback", settings: "Settings", *, retrain: bool) -> None:
     """Send the falls to the Prefect of `up`, for automations, and start the training."""
     from millrace.flows import tool_variables
     from millrace.flows.run_state import is_supervisor_alive
+    from millrace.tasks import feedback as task
+    from millrace.tasks.alerts import FELL, Event, post
 
+    falls = {str(version): asdict(fall) for version, fall in found.falls.items()}
+    said = [f"version {n}: {task.describe_fall(fall)}" for n, fall in found.falls.items()]
+    event = Event(FELL, found.model, "; ".join(said), falls)
     if not is_supervisor_alive(settings.run):
+        post(event)
         if retrain:
             report("nothing is trained: `millrace up` does not run")
         return
     tool_variables.apply(settings)
-    from prefect.events import emit_event
     from prefect.events.worker import EventsWorker
 
-    falls = {str(version): asdict(fall) for version, fall in found.falls.items()}
-    emit_event(FELL, {"prefect.resource.id": f"millrace.model.{found.model}"}, payload=falls)
+    from millrace.tasks.alerts import emit
+
+    emit(event)
     EventsWorker.drain_all(timeout=EVENT_SECONDS)
     if retrain:
         from millrace.flows.deployments import change_schedules

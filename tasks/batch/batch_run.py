@@ -1,7 +1,7 @@
 """A batch job as an MLflow run: metrics while the job runs, results and plots at its end."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -50,6 +50,7 @@ class BatchRun:
         run: the open run.
         total: rows of the input; None if the number is not known.
         deadline: when the job must end; None: no deadline.
+        on_late: called once with what to say if the job will miss its deadline.
         samples: the progress so far.
         actors: what each actor has done.
     """
@@ -57,6 +58,7 @@ class BatchRun:
     run: TrackedRun
     total: int | None
     deadline: datetime | None = None
+    on_late: Callable[[str], None] = lambda _: None
     samples: list[Sample] = field(default_factory=list)
     actors: Mapping[str, ActorProgress] = field(default_factory=dict)
     _logged: float = field(default_factory=time.monotonic)
@@ -81,11 +83,9 @@ class BatchRun:
     def _warn(self, ends_at: datetime, *, late: bool) -> None:
         if late and not self._warned and self.deadline is not None:
             self._warned = True
-            log.warning(
-                "the job will miss its deadline of %s: at this rate it ends at %s",
-                f"{self.deadline:%H:%M}",
-                f"{ends_at:%H:%M}",
-            )
+            text = f"its deadline of {self.deadline:%H:%M}: at this rate it ends at {ends_at:%H:%M}"
+            log.warning("the job will miss %s", text)
+            self.on_late(f"the batch job will miss {text}")
 
     def log_agreement(self, found: Agreement) -> None:
         """Log how the job compares with the live model, even if the job is not committed."""

@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 
@@ -14,27 +13,12 @@ from millrace.serving.batch.input.row_lineage import read_seen
 from millrace.serving.batch.monitoring.batch_plots import drift_figure, shares_figure
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.drift import Bins, Drift, drift_of
+from millrace.tasks.alerts import DRIFT, Event
 from millrace.tasks.progress import log
 
-EVENT = "millrace.batch.drift"
 WORST = 6
 UNNAMEABLE = re.compile(r"[^\w\-. /:]")
 """Characters that MLflow does not allow in the name of a metric."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event for Prefect: arguments of `prefect.events.emit_event` that can be written as JSON.
-
-    Attributes:
-        event: what happened.
-        resource: what the event is about.
-        payload: the details.
-    """
-
-    event: str
-    resource: dict[str, str]
-    payload: dict[str, Any]
 
 
 Emit = Callable[[Event], None]
@@ -80,16 +64,10 @@ def _warned(report: BatchReport, over: list[Drift], limit: float) -> Event:
         limit,
         columns,
     )
-    return Event(
-        EVENT,
-        resource={
-            "prefect.resource.id": f"millrace.model.{report.model}",
-            "prefect.resource.name": report.model,
-        },
-        payload={
-            "date": report.date,
-            "model_version": report.model_version,
-            "limit": limit,
-            "columns": {drift.column: drift.psi for drift in over},
-        },
-    )
+    details = {
+        "date": report.date,
+        "model_version": report.model_version,
+        "limit": limit,
+        "columns": {drift.column: drift.psi for drift in over},
+    }
+    return Event(DRIFT, report.model, f"drift of {columns} on {report.date}", details)

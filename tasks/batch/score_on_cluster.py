@@ -24,12 +24,11 @@ from millrace.serving.batch.cluster.cluster_job import (
 from millrace.serving.batch.cluster.job_log import Line, find_outcome
 from millrace.serving.batch.cluster.shared_storage import leave_proof, remove_proof, require_shared
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.tasks.batch.drift_report import Event
+from millrace.tasks.alerts import Event, emit
 from millrace.tasks.batch.score_input import named_input
 from millrace.tasks.progress import log
 from millrace.tasks.retry import step
 from millrace.tasks.run_names import code_version
-from millrace.tasks.score import emit
 
 
 @step(timeout_seconds=24 * 3600, retries=1)

@@ -190,7 +190,6 @@ def forget(
         staged = find_left_staging(installation.staging, model)
         for folder in staged:
             shutil.rmtree(folder)
-    requests = forget_requests(installation, model, erasures[REQUESTS])
     predictions, letters = forget_in_batches(
         scope.batch, erasures[PREDICTIONS], erasures[DEAD_LETTERS], wait
     )
@@ -199,8 +198,9 @@ def forget(
         QUARANTINE: quarantine,
         PREDICTIONS: predictions,
         DEAD_LETTERS: letters,
-        REQUESTS: requests,
     }
+    if REQUESTS in erasures:
+        found[REQUESTS] = forget_requests(installation, model, erasures[REQUESTS])
     outcome = scope.outcome(found, len(staged))
     if outcome.failed:
         raise _not_erased(outcome.failed)
@@ -298,8 +298,9 @@ def _open_scope(
         QUARANTINE: by_stored_row(keys, key_columns),
         PREDICTIONS: Erasure.by_value(KEY, keys),
         DEAD_LETTERS: by_dead_letter(keys, key_columns),
-        REQUESTS: Erasure.by_value(KEY, keys),
     }
+    if Folder(installation.table(REQUESTS, model)).exists():  # nobody else needs to hear of it
+        erasures[REQUESTS] = Erasure.by_value(KEY, keys)
     return _Scope(installation, model, frozenset(keys), erasures)
 
 

@@ -93,7 +93,8 @@ def test_a_column_that_moved_is_told_with_an_event(tmp_path: Path, snapshot: Sna
     assert over == ["age (years)"]
     assert run.metrics["drift.age _years_"] > 0.25 > run.metrics["drift.kind"]
     (event,) = events
-    assert event.resource["prefect.resource.id"] == "millrace.model.m"
-    assert list(event.payload["columns"]) == ["age (years)"]
+    assert (event.model, event.event) == ("m", "millrace.batch.drift")
+    assert list(event.details["columns"]) == ["age (years)"]
+    assert event.text.startswith("drift of age (years) (PSI ")
     table = {each["column"]: each for each in json.loads(run.files["drift.json"])}
     assert 0 < table["age (years)"]["jensen_shannon"] <= 1
