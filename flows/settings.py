@@ -354,6 +354,8 @@ def load() -> Settings:
         InputError: a value is not valid, or a variable's name looks like a misspelt setting.
     """
     _refuse_typos()
+    if os.environ.get("PREFECT_API_URL") == "":  # Prefect would take it for an address
+        del os.environ["PREFECT_API_URL"]
     try:
         return Settings()
     except ValidationError as error:

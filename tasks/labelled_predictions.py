@@ -23,6 +23,8 @@ from millrace.tasks.progress import log
 
 DATE, VERSION, LABEL = "date", "model_version", "_label"
 BATCH, ONLINE = "batch", "online"
+MOST_NAMED = 10
+"""Labels that a warning names."""
 COMMON = [KEY, DATE, VERSION, "prediction", "score"]
 """Columns that the tables of predictions and of requests have."""
 
@@ -85,6 +87,9 @@ def read_labels(
     spec = DatasetSpec(source=source, target=column, null_values=pipeline.dataset.null_values)
     known = dataset_columns(installation, pipeline)
     tables, bad = [], 0
+    classes = next(
+        (each.categories for each in known if each.name == pipeline.dataset.target), None
+    )
     wanted = Column(column, "float") if pa.types.is_floating(kind) else _category(column, kind)
     for chunk in open_source(spec, Path.cwd()).chunks():
         rows = chunk.rows
@@ -100,7 +105,7 @@ def read_labels(
                 hint="name the key with --key, and score with batch.key",
             )
         read = cast(cells_of(rows, column), wanted)
-        values = read.values.cast(kind)
+        values = _known_classes(read.values.cast(kind), classes)
         columns = {KEY: keys, LABEL: values}
         if DATE in rows.schema.names and DATE not in names:
             columns[DATE] = _dates(cells_of(rows, DATE))
@@ -115,6 +120,17 @@ def read_labels(
     numbered = labels.append_column("_n", pa.array(range(len(labels))))
     last = numbered.group_by(by).aggregate([("_n", "max")])["_n_max"]
     return labels.take(last), bad
+
+
+def _known_classes(values: pa.Array, classes: Sequence[object] | None) -> pa.Array:
+    """Return labels, null where one is no class of the dataset, which a warning names."""
+    if not classes:
+        return values
+    is_known = pc.is_in(values, pa.array(classes, values.type))
+    unknown = values.filter(pc.invert(is_known)).drop_null().unique().to_pylist()
+    if unknown:
+        log.warning("labels that are no class: %s", ", ".join(map(str, unknown[:MOST_NAMED])))
+    return pc.if_else(is_known, values, None)
 
 
 def _dates(cells: pa.Array) -> pa.Array:

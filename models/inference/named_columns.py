@@ -50,7 +50,7 @@ def rows_input(names: list[str]) -> str:
 
 def _column(feature: Feature) -> dict[str, Any]:
     named = asdict(feature)
-    kept = ("name", "kind", "values", "categories", "nullable")
+    kept = ("name", "kind", "values", "categories", "nullable", "min", "max")
     width = 1 if feature.kind == TEXT else feature.width
     faults = {"missing": feature.missing, "unreadable": feature.unreadable}
     return {**{key: named[key] for key in kept}, "width": width, **faults}
@@ -82,7 +82,7 @@ def _plain_schema(column: Mapping[str, Any]) -> dict[str, Any]:
     kind, categories = column["kind"], column["categories"]
     if kind == "vector":
         width = column["width"]
-        items = {"type": "number"}
+        items = {"type": "number", **_limits(column)}
         return {"type": "array", "items": items, "minItems": width, "maxItems": width}
     if kind == "category":
         types = {str: "string", bool: "boolean", int: "integer"}
@@ -90,4 +90,10 @@ def _plain_schema(column: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": types[type(categories[0])], **listed}
     if kind == TEXT:
         return {"type": "string"}
-    return {"type": {"float": "number", "int": "integer", "bool": "boolean"}[column["values"]]}
+    kind = {"float": "number", "int": "integer", "bool": "boolean"}[column["values"]]
+    return {"type": kind, **_limits(column)}
+
+
+def _limits(column: Mapping[str, Any]) -> dict[str, float]:
+    named = {"minimum": column["min"], "maximum": column["max"]}
+    return {name: limit for name, limit in named.items() if limit is not None}

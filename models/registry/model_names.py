@@ -10,7 +10,7 @@ from millrace.models.common.errors import InputError
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 VALID = "at most 128 letters, digits, '.', '_' and '-', a letter or a digit first"
-RESERVED = (".trial-", ".arms")
+RESERVED = (".trial-", ".arms", ".columns")
 """Parts of the names of a release's helper models; see `serving/triton/server_index.py`."""
 
 

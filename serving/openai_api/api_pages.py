@@ -8,6 +8,7 @@ import base64
 import binascii
 import html
 import json
+import math
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -43,7 +44,7 @@ class ApiPages:
 
     async def description(self, request: Request) -> Response:
         """Answer with the description in OpenAPI 3.1, as JSON."""
-        self._authenticate(request.headers)
+        self._authenticate(_with_password(request.headers))
         return JSONResponse(describe_api(await self._rows.list_models()))
 
     async def page(self, request: Request) -> Response:
@@ -147,7 +148,8 @@ def _section(model: RowModel, address: str) -> str:
     quoted = body.replace("'", "'\\''")
     curl = (
         f"curl {address}v1/models/{model.name}:predict \\\n"
-        f"  -H 'Authorization: Bearer KEY' \\\n  -d '{quoted}'"
+        f"  -H 'Authorization: Bearer KEY' -H 'Content-Type: application/json' \\\n"
+        f"  -d '{quoted}'"
     )
     lines = "".join(
         f"<tr><td>{html.escape(str(name))}<td>{html.escape(_in_words(schema))}"
@@ -164,13 +166,14 @@ def example_value(column: Mapping[str, Any]) -> Any:
     """Return a value that a column may have."""
     if column["categories"]:
         return column["categories"][0]
-    if column["kind"] == "vector":
-        return [0.0] * column["width"]
-    return (
-        "a text"
-        if column["kind"] == "text"
-        else {"bool": True, "int": 1}.get(column["values"], 1.5)
-    )
+    if column["kind"] == "text":
+        return "a text"
+    if column["values"] == "bool":
+        return True
+    low, high = column["min"], column["max"]
+    number = low if low is not None else high if high is not None else 1
+    value = math.ceil(number) if column["values"] == "int" else float(number)
+    return [value] * column["width"] if column["kind"] == "vector" else value
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:

@@ -93,9 +93,14 @@ class RowModel:
         found: dict[str, Any] = {"prediction": self.labels[best], "score": _number(row[best])}
         if scores:
             order = np.argsort(-row, kind="stable")[:scores]
-            named = {str(self.labels[place]): _number(row[place]) for place in order}
+            named = {_name(self.labels[place]): _number(row[place]) for place in order}
             found["scores"] = named
         return found
+
+
+def _name(label: str | int | bool) -> str:
+    """Return a label as the name of a field: true as JSON has it."""
+    return label if isinstance(label, str) else json.dumps(label)
 
 
 def _number(value: np.float32) -> float:

@@ -6,6 +6,7 @@ the words of batch inference, and with it the request.
 """
 
 import asyncio
+import json
 import logging
 import math
 import re
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal
 import grpc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
@@ -33,18 +34,20 @@ from millrace.serving.openai_api.model_catalog import ModelCatalog
 from millrace.serving.openai_api.rate_limit import CHARACTERS, RateLimiter
 from millrace.serving.openai_api.row_models import RowModel
 from millrace.serving.triton.column_front import MOST_ROWS
-from millrace.serving.triton.server_index import COLUMNS
+from millrace.serving.triton.server_index import COLUMNS, UNHEALTHY
 from millrace.serving.triton.streams.stream_client import OPTIONS
 
 log = logging.getLogger("millrace.openai_api")
 
 ANSWER_SECONDS = 60.0
+MOST_NAME = 256
+"""Characters of a model's name that are read."""
 CONFIG_SECONDS = 5.0
 REFUSED = re.compile(r"row \d+ |\d+ of \d+ rows cannot be answered")
 """How the front step begins what it says about the rows; other messages stay in the log."""
 REPLACED = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE)
 """Status of a version that has just been replaced: the new one is asked."""
-PAUSES = (0.05, 0.2, 0.5, None)
+PAUSES = (0.05, 0.2, 0.5, 1.0, 1.5, None)
 """Seconds after a try that such a version did not answer; None: it was the last."""
 
 Authenticate = Callable[[Mapping[str, str]], ApiKey]
@@ -58,6 +61,12 @@ class RowRequest(BaseModel):
     instances: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_ROWS)]
     scores: Literal["all"] | Annotated[int, Field(ge=1)] | None = None
 
+    def most(self, model: RowModel) -> int:
+        """Return the number of classes whose probabilities are wanted for each row."""
+        if self.scores is None:
+            return 0
+        return len(model.labels) if self.scores == "all" else min(self.scores, len(model.labels))
+
 
 class RowHandler:
     """Answers rows; created and used in one event loop.
@@ -66,7 +75,8 @@ class RowHandler:
         catalog: lists what Triton serves.
         endpoint: the address of Triton's gRPC.
         authenticate: returns the key of a request, or refuses it.
-        rate_limiter: the limits of the keys; four characters of a body are a token.
+        rate_limiter: the limits of the keys; four characters of a body are a token, and so is each
+            probability of `scores`.
         max_body_bytes: the largest body of a request.
     """
 
@@ -99,12 +109,13 @@ class RowHandler:
         self._rate_limiter.check(key, 1)
         body = await read_body(request, self._max_body_bytes)
         asked = read_rows(body)
-        name, request_id = request.path_params["model"], request.state.request_id
-        tokens = math.ceil(len(body) / CHARACTERS)
-        self._rate_limiter.check(key, tokens)
-        self._rate_limiter.bucket(key).take(tokens, time.monotonic())
+        name, request_id = request.path_params["model"][:MOST_NAME], request.state.request_id
         began, outcome = time.monotonic(), "left"
         try:
+            model = await self._model(name)
+            tokens = math.ceil(len(body) / CHARACTERS) + len(asked.instances) * asked.most(model)
+            self._rate_limiter.check(key, tokens)
+            self._rate_limiter.bucket(key).take(tokens, time.monotonic())
             work = self._answer(name, asked, request_id)
             answer = await run_while_connected(request.receive, work)
             outcome = "done"
@@ -117,7 +128,7 @@ class RowHandler:
                 *(request_id, outcome, key.name, name, len(asked.instances)),
                 time.monotonic() - began,
             )
-        return JSONResponse(answer)
+        return Response(answer, media_type="application/json")
 
     async def list_models(self) -> list[RowModel]:
         """Return the models that answer rows now.
@@ -127,10 +138,9 @@ class RowHandler:
         """
         return [await self._model(name) for name in sorted(await self._versions("Triton"))]
 
-    async def _answer(self, name: str, asked: RowRequest, request_id: str) -> dict[str, Any]:
+    async def _answer(self, name: str, asked: RowRequest, request_id: str) -> bytes:
         for pause in PAUSES:
             model = await self._model(name, fresh=pause != PAUSES[0])
-            scores = len(model.labels) if asked.scores == "all" else asked.scores or 0
             try:
                 message = model.request([*asked.instances], request_id)
                 answer = await self._stub.ModelInfer(message, timeout=ANSWER_SECONDS)
@@ -139,8 +149,8 @@ class RowHandler:
                     await asyncio.sleep(pause)
                     continue
                 raise _translated(error, name) from error
-            predictions = model.predictions(answer, scores)
-            return {"model": name, "model_version": model.version, "predictions": predictions}
+            # in a thread: a million numbers would hold up the other requests for a second
+            return await asyncio.to_thread(_as_json, model, answer, asked.most(model))
         raise AssertionError("the last try answers or raises")
 
     async def _versions(self, name: str, *, fresh: bool = False) -> Mapping[str, int]:
@@ -161,9 +171,12 @@ class RowHandler:
             versions = await self._versions(name, fresh=True)
         version = versions.get(name)
         if version is None:
+            if await self._catalog.is_unavailable(name + COLUMNS):
+                raise unavailable(name)
             raise unknown_row_model(name, versions)
+        self._models = {each: model for each, model in self._models.items() if each in versions}
         known = self._models.get(name)
-        if known is None or known.version != version:
+        if known is None or known.version != version or fresh:
             try:
                 asked = pb.ModelConfigRequest(name=name + COLUMNS, version=str(version))
                 answer = await self._stub.ModelConfig(asked, timeout=CONFIG_SECONDS)
@@ -171,6 +184,12 @@ class RowHandler:
                 raise _translated(error, name) from error
             known = self._models[name] = RowModel.of(answer.config, version)
         return known
+
+
+def _as_json(model: RowModel, answer: pb.ModelInferResponse, scores: int) -> bytes:
+    predictions = model.predictions(answer, scores)
+    found = {"model": model.name, "model_version": model.version, "predictions": predictions}
+    return json.dumps(found, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def read_rows(body: bytes) -> RowRequest:
@@ -209,6 +228,6 @@ def _translated(error: grpc.aio.AioRpcError, name: str) -> ApiError:
     log.warning("%s: %s %s", name, code.name, " ".join(details.split()))
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return overloaded(f"{name} is overloaded.")
-    if code in (*REPLACED, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if code in (*REPLACED, grpc.StatusCode.DEADLINE_EXCEEDED) or UNHEALTHY in details:
         return unavailable(name)
     return ApiError(500, f"{name} failed to answer this request.", type=SERVER)

@@ -92,6 +92,7 @@ class ModelRelease:
         self._refusal: MillraceError | None = None
         self._recorded = False
         self._failed_cleanups: set[str] = set()
+        self._failed_fronts: set[tuple[Endpoint, int]] = set()
         self._evidence_by_version: dict[int, Mapping[str, object]] = {}
         self._changes: dict[Endpoint, tuple[int | None, float]] = {}
 
@@ -138,11 +139,13 @@ class ModelRelease:
         return replace(outcome, previous=previous, changed=True, seconds=seconds)
 
     def _plan(self) -> list[Action]:
-        return [
-            action
-            for action in plan(self.cluster)
-            if not (isinstance(action, CleanUp) and action.name in self._failed_cleanups)
-        ]
+        return [action for action in plan(self.cluster) if not self._has_failed(action)]
+
+    def _has_failed(self, action: Action) -> bool:
+        """Whether an action without which the release goes on has failed in this release."""
+        if isinstance(action, StartFront):
+            return (action.endpoint, action.version) in self._failed_fronts
+        return isinstance(action, CleanUp) and action.name in self._failed_cleanups
 
     def _run_actions(self, actions: Sequence[Action]) -> None:
         """Run the planned actions until one fails."""
@@ -215,6 +218,9 @@ class ModelRelease:
                     anew=action.force_reload,
                 )
             except WorkError as error:
+                if error.transient:
+                    raise
+                self._failed_fronts.add((action.endpoint, action.version))
                 column_front.refuse_front(action.model, action.version, self._repository)
                 log.warning(
                     "%s version %d is not served by the names of its columns: %s",

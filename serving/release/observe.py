@@ -1,5 +1,6 @@
 """Observe the registry, the release table, the disk and every server."""
 
+import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -145,7 +146,9 @@ class Observer:
                 with _record_fault(name, faults, self.traces):
                     if not self._is_answering(client, name, version):
                         unresponsive.add(name)
-                    if ready_versions(index, name + COLUMNS) and not is_answering(name, client):
+                    if not self._has_live_front(
+                        client, name, ready_versions(index, name + COLUMNS)
+                    ):
                         unresponsive.add(name + COLUMNS)
         return Replica(endpoint, index, frozenset(unresponsive))
 
@@ -161,6 +164,16 @@ class Observer:
             log.warning("%s version %s does not answer: %s", model, version, error.seen)
             return False
         return True
+
+    def _has_live_front(self, client: TritonClient, model: str, fronts: tuple[int, ...]) -> bool:
+        """Return whether the front step of a model answers, or there is none."""
+        if not fronts:
+            return True
+        try:
+            columns = self.repository.artifact(model + COLUMNS, max(fronts)).columns
+        except WorkError:
+            return False  # its files are gone or damaged, and are linked anew
+        return is_answering(model, json.loads(str(columns))["rows"], client)
 
     def _named(self, model: str, versions: Iterable[int]) -> frozenset[int]:
         """Return the versions that can be asked by the names of their columns."""

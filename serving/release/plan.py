@@ -126,7 +126,10 @@ def _plan_fronts(cluster: ClusterState, model: str) -> Iterator[Action]:
                 yield StopFront(model, replica.endpoint)
             continue
         is_dead = model + COLUMNS in replica.unresponsive
-        if (front != (live,) or is_dead) and cluster.refused_fronts.get(model) != live:
+        if cluster.refused_fronts.get(model) == live and cluster.retry_refused_before is None:
+            if front not in ((), (live,)):  # it asks a version that is no longer live
+                yield StopFront(model, replica.endpoint)
+        elif front != (live,) or is_dead:
             yield StartFront(model, live, replica.endpoint, force_reload=is_dead)
 
 
@@ -136,7 +139,8 @@ def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
     if live is None or live.version not in staged or model in cluster.splits:
         return
     outdated = _outdated_replicas(cluster, model, live.desired, None)
-    yield from _plan_switches(model, live.desired, outdated, staged)
+    named = _has_front(cluster, model, live.desired)
+    yield from _plan_switches(model, live.desired, outdated, staged, with_front=named)
 
 
 def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
@@ -235,7 +239,8 @@ def _plan_changes(
         yield from _plan_validation(cluster, model, target, rollout)
     if split is None:
         yield from _plan_fronts_before(cluster, model, target, outdated)
-        yield from _plan_switches(model, target, outdated, staged)
+        named = _has_front(cluster, model, target)
+        yield from _plan_switches(model, target, outdated, staged, with_front=named)
         return
     for replica in cluster.reachable if is_new_step else outdated:
         force_reload = model in replica.unresponsive
@@ -259,6 +264,12 @@ def _plan_validation(
         yield Record(model, "proved", target, live, rollout.reason)
 
 
+def _has_front(cluster: ClusterState, model: str, target: DesiredVersion) -> bool:
+    """Return whether a version can be asked by columns, as far as is known."""
+    is_refused = cluster.refused_fronts.get(model) == target.version
+    return target.version in cluster.columns.get(model, ()) and not is_refused
+
+
 def _plan_fronts_before(
     cluster: ClusterState, model: str, target: DesiredVersion, outdated: Sequence[Replica]
 ) -> Iterator[Action]:
@@ -278,7 +289,12 @@ def _plan_fronts_before(
 
 
 def _plan_switches(
-    model: str, target: DesiredVersion, outdated: Sequence[Replica], staged: Collection[int]
+    model: str,
+    target: DesiredVersion,
+    outdated: Sequence[Replica],
+    staged: Collection[int],
+    *,
+    with_front: bool,
 ) -> Iterator[Action]:
     for replica in outdated:
         yield Switch(
@@ -289,6 +305,8 @@ def _plan_switches(
             previous=replica.live_version(model),
             force_reload=model in replica.unresponsive,
         )
+        if with_front:
+            yield StartFront(model, target.version, replica.endpoint)
         if replica.ready_versions(model + ARMS):
             yield StopSplit(model, replica.endpoint)
 

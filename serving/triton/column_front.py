@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import MillraceError, WorkError
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import loaded_anew, specific
 from millrace.serving.triton.repository import Repository
@@ -26,8 +26,8 @@ SCHEMA = "columns"
 """Parameter with the columns, the labels, the output and the target, as JSON."""
 MOST_ROWS = 1024
 """Rows of one request; the model itself is asked for as many as it takes at once."""
-REFUSED = "refused"
-"""File in the folder of the front step, with the version that a server refused."""
+REFUSED = "refused_front"
+"""File in the model's folder, with the version whose front step a server refused."""
 PROBE_SECONDS = 5.0
 
 
@@ -49,7 +49,7 @@ def start_front(
     """
     artifact = repository.artifact(model, version)
     name = model + COLUMNS
-    repository.link(model, version, name, version)
+    _link(model, version, repository)
     again = loaded_anew() if anew else {}
     lower = [each for each in ready_versions(client.index(), name) if each < version]
     # A request that Triton has given to the version before is refused if that one is gone, so that
@@ -57,15 +57,30 @@ def start_front(
     for loaded in ([*lower, version], [version]) if lower else ([version],):
         repository.write_config(front_config(model, loaded, artifact, again), artifact.labels)
         client.load(name)
+    with suppress(FileNotFoundError):
+        (repository.root / model / REFUSED).unlink()
     for other in repository.versions(model).get(name, ()):
         if other != version:
             repository.remove(name, other)
 
 
+def _link(model: str, version: int, repository: Repository) -> None:
+    """Link the version's files into the front step's folder; a copy that differs is made anew."""
+    name = model + COLUMNS
+    if version in repository.versions(model).get(name, ()):
+        with suppress(WorkError):
+            own, copy = (repository.artifact(each, version) for each in (model, name))
+            is_same = (own.columns, own.contents) == (copy.columns, copy.contents)
+            if is_same and repository.is_whole(name, version):
+                return
+        repository.remove(name, version)
+    repository.link(model, version, name, version)
+
+
 def refuse_front(model: str, version: int, repository: Repository) -> None:
     """Remember that a server refused the front step of a version: it is not tried again."""
     with suppress(OSError):
-        (repository.root / (model + COLUMNS) / REFUSED).write_text(str(version))
+        (repository.root / model / REFUSED).write_text(str(version))
 
 
 def refused_fronts(repository: Repository, models: Iterable[str]) -> dict[str, int]:
@@ -73,7 +88,7 @@ def refused_fronts(repository: Repository, models: Iterable[str]) -> dict[str, i
     found = {}
     for model in models:
         with suppress(OSError, ValueError):
-            found[model] = int((repository.root / (model + COLUMNS) / REFUSED).read_text())
+            found[model] = int((repository.root / model / REFUSED).read_text())
     return found
 
 
@@ -125,11 +140,17 @@ def front_config(
     return config
 
 
-def is_answering(model: str, client: TritonClient) -> bool:
-    """Return whether the process of a front step lives: it refuses a row without columns."""
+def is_answering(model: str, rows: str, client: TritonClient) -> bool:
+    """Return whether the process of a front step lives: it refuses a row without columns.
+
+    Args:
+        model: the model.
+        rows: its input with rows of JSON.
+        client: the replica.
+    """
     empty = np.array([[b"{}"]], dtype=object)
     try:
-        client.predict(model + COLUMNS, {"rows": empty}, timeout=PROBE_SECONDS, probe=True)
+        client.predict(model + COLUMNS, {rows: empty}, timeout=PROBE_SECONDS, probe=True)
     except MillraceError as error:
         return UNHEALTHY not in str(error.seen)
     return True

@@ -4,13 +4,16 @@ A code of the category means another colour in each version, so an answer of the
 one that was encoded by another, is a wrong label.
 """
 
+import html
 import json
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -205,6 +208,37 @@ def test_the_door_answers_with_labels_scores_and_the_version(stand: Stand) -> No
     assert len(stand.predict(row(), scores="all")["predictions"][0]["scores"]) == 3
 
 
+def test_the_request_of_the_page_is_what_curl_can_send(stand: Stand) -> None:
+    page = httpx.get(f"{stand.url}/docs", auth=("anyone", stand.key)).text
+    command = html.unescape(page.partition("<pre>")[2].partition("</pre>")[0])
+    command = command.replace("KEY", stand.key)
+    done = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, check=True)
+    assert json.loads(done.stdout)["model_version"] == 1, done
+
+
+def test_a_text_that_is_no_unicode_fails_its_own_request_only(stand: Stand) -> None:
+    bad = np.array([[b'{"colour": "\\ud800", "size": 1, "new": true}']], object)
+    stop, failed = threading.Event(), list[str]()
+
+    def send_bad() -> None:
+        with grpc.InferenceServerClient(stand.client.endpoint.grpc) as client:
+            tensor = grpc.InferInput("rows", [1, 1], "BYTES")
+            tensor.set_data_from_numpy(bad)
+            while not stop.is_set():
+                with pytest.raises(InferenceServerException, match="unknown or missing"):
+                    client.infer(FRONT, [tensor])
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            pool.submit(send_bad).add_done_callback(
+                lambda done: failed.append(str(done.exception())) if done.exception() else None
+            )
+        answers = {stand.ask("red") for _ in range(200)}
+        stop.set()
+    assert answers == {("it is red", 1)}
+    assert not failed
+
+
 def test_many_rows_are_answered_in_their_order(stand: Stand) -> None:
     rows = [row(COLOURS[number % 3], number) for number in range(MOST_ROWS)]
     labels = [each["prediction"] for each in stand.predict(*rows)["predictions"]]
@@ -342,7 +376,7 @@ def test_a_model_that_is_withdrawn_has_no_front_step(
     stand.release(None)
     stand.release(None)
     assert stand.fronts == ()
-    assert stand.post({"instances": [row()]}).status_code == 404
+    assert stand.post({"instances": [row()]}).status_code in (404, 503)
     folder, deadline = Path(stand.repository.root) / FRONT, time.monotonic() + 20
     while folder.exists():  # Triton lets its process end first
         assert time.monotonic() < deadline, stand.client.index()
@@ -363,6 +397,7 @@ def test_a_version_whose_front_step_fails_is_served_by_its_tensors(
     answer = stand.client.predict(MODEL, features)["probabilities"]
     assert answer.tolist() == [[1.0, 0.0, 0.0]]
     assert "not served by the names of its columns" in caplog.text
+    assert stand.fronts == ()
     caplog.clear()
     stand.release(2)
     assert "not served" not in caplog.text

@@ -5,6 +5,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,6 +87,24 @@ def backend() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def named(backend: ModuleType, encoding: Encoding) -> Any:
     return backend.NamedRows(columns_json(encoding))
+
+
+@pytest.mark.parametrize("words", [(), ("-999", "2008"), ("0", "1.0", "true"), ("much", "2e3")])
+def test_words_for_null_are_those_of_the_dataset(
+    words: tuple[str, ...], backend: ModuleType, encoding: Encoding
+) -> None:
+    own = replace(encoding, null_values=words)
+    named = backend.NamedRows(columns_json(own))
+    cells = (*CELLS, "-999", " -999 ", "0", " 0", "1.0", " 1.0", "much", " much ")
+    for column in ROW:
+        for cell in cells:
+            row = {**ROW, column: cell}
+            expected = by_batch(own, row)
+            if expected is not None:
+                encoded, fault = by_name(named, backend, row)
+                assert fault == expected[1], (column, cell)
+                if fault is None:
+                    np.testing.assert_array_equal(encoded, expected[0], err_msg=str(row))
 
 
 def by_batch(encoding: Encoding, row: dict[str, Any]) -> tuple[Any, str | None] | None:
@@ -175,6 +194,8 @@ def test_all_bad_rows_are_named_with_what_was_seen(named: Any, backend: ModuleTy
         (b"\xff", "row 1 is not JSON"),
         (b"[" * 5_000, "row 1 is not JSON"),
         (json.dumps({"Island": "x"}).encode(), "did you mean 'island' by 'Island'?"),
+        (b'{"x": "' + b"a" * 2**20 + b'"}', "row 1 is longer than 1,048,576 bytes"),
+        (json.dumps({**ROW, "island": "\ud800"}).encode(), '"\\ud800"'),
         (b"{}", "row 1 has no column 'island'; add it"),
     ],
 )
@@ -193,7 +214,8 @@ def test_a_text_is_taken_by_its_name(backend: ModuleType) -> None:
     named = backend.NamedRows(columns_json(fit_encoding(schema, [rows], tokenizer)))
     assert named.input == "text"
     assert named.read_json([b'{"code": "def f"}']).tolist() == [[b"def f"]]
-    for cell, fault in (("null", "code is missing"), ("3", "code is not text")):
+    assert named.read_json([b'{"code": 5}', b'{"code": true}']).tolist() == [[b"5"], [b"true"]]
+    for cell, fault in (("null", "code is missing"), ("[3]", "code is not text")):
         with pytest.raises(backend.RowsRefused, match=fault):
             named.read_json([f'{{"code": {cell}}}'.encode()])
 
@@ -206,8 +228,8 @@ def test_a_row_has_a_schema(encoding: Encoding) -> None:
     schema = row_schema(json.loads(columns_json(encoding))["columns"])["properties"]
     assert schema["sex"] == {"type": ["string", "null"], "enum": ["female", "male", None]}
     assert schema["year"] == {"type": "integer", "enum": [2007, 2008, 2009]}
-    assert schema["mass"] == {"type": ["integer", "null"]}
-    assert schema["bill"] == {"type": "number"}
+    assert schema["mass"] == {"type": ["integer", "null"], "minimum": 1000}
+    assert schema["bill"] == {"type": "number", "minimum": 20.5, "maximum": 80.1}
     assert schema["pixels"]["minItems"] == 2
 
 

@@ -488,6 +488,10 @@ def test_the_live_version_gets_a_front_step() -> None:
     assert plan(named(2, *ready("m", 1, 2), *ready(front, 2))) == ()
     assert plan(replace(missing, refused_fronts={"m": 1})) == (StartFront("m", 2, A),)
     assert plan(replace(missing, refused_fronts={"m": 2})) == ()
+    again = replace(missing, refused_fronts={"m": 2}, retry_refused_before=BEGAN)
+    assert plan(again) == (StartFront("m", 2, A),)
+    stale = named(2, *ready("m", 1, 2), *ready(front, 1))
+    assert plan(replace(stale, refused_fronts={"m": 2})) == (StopFront("m", A),)
 
 
 def test_a_front_step_whose_process_died_is_loaded_anew() -> None:
@@ -499,10 +503,11 @@ def test_a_front_step_whose_process_died_is_loaded_anew() -> None:
 
 def test_going_back_changes_the_front_step_before_its_version_goes() -> None:
     found = named(1, *ready("m", 1, 2), *ready("m" + COLUMNS, 2))
-    assert plan(found) == (StartFront("m", 1, A), Switch("m", 1, A, (), 2))
+    front, switch = StartFront("m", 1, A), Switch("m", 1, A, (), 2)
+    assert plan(found) == (front, switch, front)
     cold = named(1, *ready("m", 2), *ready("m" + COLUMNS, 2))
     both = Switch("m", 2, A, keep=(1,), previous=2)
-    assert plan(cold) == (both, StartFront("m", 1, A), Switch("m", 1, A, (), 2))
+    assert plan(cold) == (both, front, switch, front)
 
 
 def test_a_model_without_named_columns_or_without_champion_has_no_front_step() -> None:

@@ -27,7 +27,8 @@ class CellReader:
 
     Args:
         column: the column in `columns.json`: `kind`, `width`, `values` and `categories`.
-        null_values: words that are read as null in a text.
+        null_values: words that are read as null in a number; in a category, what is no category of
+            it is unknown anyway.
     """
 
     def __init__(self, column: Mapping[str, Any], null_values: Sequence[str]) -> None:
@@ -35,22 +36,24 @@ class CellReader:
         categories = column["categories"]
         self.codes = {category: float(code) for code, category in enumerate(categories)}
         self.type = type(categories[0]) if categories else float
-        self.null_values = frozenset(word for word in null_values if word not in categories)
+        self.null_values = frozenset(null_values)
 
     def read(self, cell: Any) -> float | list[float]:
         """Return the number of a cell; the numbers of a vector."""
         if self.kind == "vector":
             return self._vector(cell)
-        if cell is None or (isinstance(cell, str) and cell in self.null_values):
+        if cell is None:
             return NAN
         return self._category(cell) if self.kind == "category" else self._number(cell)
 
     def _number(self, cell: Any) -> float:
         if isinstance(cell, str):
             text = cell.strip()
-            if text in self.null_values:
+            if cell in self.null_values:
                 return NAN
-            return float(text) if NUMBER.fullmatch(text) else UNREADABLE
+            if NUMBER.fullmatch(text):
+                return float(text)
+            return NAN if text in self.null_values else UNREADABLE
         return _float(cell) if isinstance(cell, int | float) else UNREADABLE
 
     def _category(self, cell: Any) -> float:
@@ -77,7 +80,7 @@ def _is_number(cell: Any) -> bool:
     return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
-def _as_text(cell: Any) -> str | None:
+def as_text(cell: Any) -> str | None:
     """Return a cell as text: true as `true`, 3.0 as `3`; None for a list or an object."""
     if isinstance(cell, str):
         return cell
@@ -112,4 +115,4 @@ def _as_bool(cell: Any) -> bool | None:
     return bool(cell) if isinstance(cell, int | float) and cell in (0, 1) else None
 
 
-_CATEGORY = {str: _as_text, int: _as_int, bool: _as_bool}
+_CATEGORY = {str: as_text, int: _as_int, bool: _as_bool}

@@ -59,7 +59,7 @@ class TritonPythonModel:
         for position, request in enumerate(requests):
             try:
                 read[position] = self._read(request)
-            except ValueError as error:  # also a text that is not UTF-8
+            except Exception as error:  # one bad request fails no other
                 responses[position] = refusal(str(error))
         if not read:
             return responses
@@ -122,7 +122,7 @@ def logged(request: Any, answers: Any) -> LoggedRequest:
 
 def refusal(text: str) -> Any:
     """Return the response to a request that the client has to change."""
-    kind = pb_utils.TritonError
+    kind, text = pb_utils.TritonError, text.encode(errors="backslashreplace").decode()
     return pb_utils.InferenceResponse(error=kind(text, kind.INVALID_ARG))
 
 

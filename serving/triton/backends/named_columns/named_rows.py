@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cell_values import CellReader  # type: ignore[import-not-found]
+from cell_values import CellReader, as_text  # type: ignore[import-not-found]
 from input_rules import InputRules, find_fault  # type: ignore[import-not-found]
 
 Array = npt.NDArray[Any]
@@ -22,6 +22,8 @@ TEXT = "text"
 TRUTHS = {"true": True, "false": False, "": None}
 MOST_FAULTS = 10
 """Rows that a refusal names."""
+MOST_BYTES = 2**20
+"""Bytes of a row of JSON."""
 MOST_SEEN = 80
 """Characters of a value that a refusal shows."""
 
@@ -54,6 +56,9 @@ class NamedRows:
         Raises:
             RowsRefused: a row is no object, lacks a column, or has a value that is not allowed.
         """
+        long = [number for number, row in enumerate(rows, start=1) if len(row) > MOST_BYTES]
+        if long:
+            raise RowsRefused(f"row {long[0]} is longer than {MOST_BYTES:,} bytes")
         found = [self._parse(number, row) for number, row in enumerate(rows, start=1)]
         return self._checked([[row[name] for row in found] for name in self.names])
 
@@ -126,6 +131,7 @@ class NamedRows:
 
     def _texts(self, cells: Sequence[Any]) -> Array:
         column = self.columns[0]
+        cells = [cell if cell is None else as_text(cell) or cell for cell in cells]
         faults = [
             (row, f"{column['name']} {column['missing' if cell is None else 'unreadable']}", cell)
             for row, cell in enumerate(cells)
@@ -149,7 +155,8 @@ def _refusal(rows: int, faults: Sequence[tuple[int, str, Any]]) -> str:
 
 
 def _seen(cell: Any) -> str:
-    return json.dumps(cell, ensure_ascii=False, default=str)[:MOST_SEEN]
+    text = json.dumps(cell, ensure_ascii=False, default=str)[:MOST_SEEN]
+    return text.encode(errors="backslashreplace").decode()  # half a pair of UTF-16 is no text
 
 
 def cells_of(array: Array, values: str) -> list[Any]:
