@@ -8,6 +8,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.comparison.paired_scores import PairedResult, Verdict
 from millrace.models.comparison.slices import FEW_ROWS, SliceResult, compare_slices
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import CHAMPION, ModelVersion
@@ -58,6 +59,7 @@ class VersionComparison:
         result: the difference with its interval.
         slices: both on parts of the rows; empty if the rows have no column with few values.
         refusal: why a release would refuse the second version; None if it would not.
+        caution: why the first version may have learnt rows of this test split; None if it has not.
     """
 
     verdict: Verdict
@@ -68,6 +70,7 @@ class VersionComparison:
     result: PairedResult
     slices: tuple[SliceResult, ...] = field(repr=False)
     refusal: str | None = None
+    caution: str | None = None
 
     def sentence(self) -> str:
         """Return the verdict with the difference, in a sentence."""
@@ -133,16 +136,16 @@ def compare_found(
     columns: Sequence[str] | None = None,
 ) -> VersionComparison:
     """Compare two versions that were found in the registry; arguments as in `compare_versions`."""
-    if other.kind.name != judged.kind.name:
-        raise InputError(
-            f"{in_words(other)} is a {other.kind.name} model, and {in_words(judged)} a "
-            f"{judged.kind.name} model",
-            valid="two versions of the same kind",
-        )
     packages = [known.package(each) for each in (other, judged)]
     evidence: list[VersionEvidence] = [
         steps_of(each.version.kind).evidence(each, known.installation) for each in packages
     ]
+    if type(evidence[0]) is not type(evidence[1]):
+        raise InputError(
+            f"{in_words(other)} is a {other.kind.name} model, and {in_words(judged)} a "
+            f"{judged.kind.name} model",
+            valid="two versions that answer the same rows",
+        )
     try:
         scores = evidence[1].paired_scores(packages[0], columns)
     except KeyError as error:
@@ -165,7 +168,8 @@ def compare_found(
     ]
     result = scores.result()
     previous = _incumbent(known, judged)
-    dataset = pipeline_of(packages[1]).name
+    pipelines = [pipeline_of(each) for each in packages]
+    dataset = pipelines[1].name
     return VersionComparison(
         result.verdict,
         sides[0],
@@ -175,6 +179,18 @@ def compare_found(
         result,
         compare_slices(scores),
         known.refusal(judged.model, judged.version, previous),
+        _caution(*pipelines),
+    )
+
+
+def _caution(first: Pipeline, second: Pipeline) -> str | None:
+    """Return why the first version may have been trained on rows of the second one's test split."""
+    places = ((each.name, each.dataset.key, each.dataset.split) for each in (first, second))
+    if len({str(place) for place in places}) == 1:
+        return None
+    return (
+        "the versions have other test splits (the dataset, its key or its split differs), so the "
+        "first one may have been trained on these rows, and then looks better than it is"
     )
 
 
@@ -208,6 +224,8 @@ def describe_comparison(found: VersionComparison) -> Iterator[tuple[str, str]]:
     yield found.metric, describe_result(found.result, found.metric).removeprefix(f"{found.metric} ")
     yield "test", found.result.test
     yield "rows", found.dataset
+    if found.caution:
+        yield "caution", found.caution
     one, two = found.first.figures, found.second.figures
     yield "variant", _both(one.variant, two.variant)
     yield "size", _numbers(one.size_bytes, two.size_bytes, "KiB", 1 / 1024)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,11 +12,17 @@ from millrace.flows.cli import main, version_commands
 from millrace.flows.cli.command_setup import load_settings
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import describe_verdict
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import CHAMPION, COMPARED_TAG
-from millrace.tasks.compare_versions import compare_versions, describe_comparison, describe_slices
+from millrace.tasks.compare_versions import (
+    _caution,
+    compare_versions,
+    describe_comparison,
+    describe_slices,
+)
 from millrace.tasks.register import promote
 from tests.integration.planted import good, ingest_rows, plant
 
@@ -129,3 +136,16 @@ def test_a_run_says_how_its_version_compares(home: Installation, tmp_path: Path)
         registry.add_to_description(version, describe_verdict(tags[COMPARED_TAG]))
     page = client(home.tracking_uri).get_model_version(NAME, "2").description
     assert page.count("Compared with version 1: better") == 1
+
+
+def test_another_key_or_split_is_a_caution() -> None:
+    def pipeline(**dataset: Any) -> Pipeline:
+        given = {"source": "x.csv", "target": "y", **dataset}
+        return Pipeline.model_validate({"name": "p", "dataset": given, "model": {"family": "mlp"}})
+
+    assert _caution(pipeline(), pipeline(features=["a"])) is None
+    for other in (
+        pipeline(key="id"),
+        pipeline(split={"train": 0.5, "validation": 0.2, "test": 0.3}),
+    ):
+        assert "may have been trained on these rows" in str(_caution(pipeline(), other))
