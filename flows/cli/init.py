@@ -150,7 +150,10 @@ def write_pipeline(name: str, source: str, seen: "SeenRows", suggestion: "Sugges
     if suggestion.text is not None:
         model = _line("model: {family: text_classifier}", "needs the extra millrace[text]")
     else:
-        model = _line("model: {family: mlp}", "or module:Class of yours; or gradient_boosting, without training")
+        model = _line(
+            "model: {family: mlp}",
+            "or module:Class of yours; or gradient_boosting, without training",
+        )
     lines = [
         f"# Written by `millrace init`, from {rows} of {_comment(source)}.",
         f"name: {name}",

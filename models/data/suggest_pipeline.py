@@ -24,6 +24,8 @@ FEW = 50
 """Up to this many different texts are categories, however few rows each has."""
 CATEGORY_ROWS = 2.0
 """More different texts are categories only if each has this many rows on average."""
+MOST_NAME, FEWEST_NAMED = 40, 20
+"""Most mean characters of the names of rows, and fewest rows that show that they differ."""
 LONG_TEXT = 40.0
 """Mean number of characters from which a text is read as text, word by word."""
 MOST_CANDIDATES = 6
@@ -71,7 +73,10 @@ def suggest(seen: SeenRows, source: str, target: str | None = None) -> Suggestio
     Raises:
         InputError: there is no such column, or none that can be predicted.
     """
-    key = next((each for each in seen.columns if _is_key(each) and each.name != target), None)
+    free = [each for each in seen.columns if each.name != target]
+    key = next((each for each in free if _is_key(each)), None)
+    if key is None and free[:1] and free[0] is seen.columns[0] and _names_rows(free[0]):
+        key = free[0]
     possible = [each for each in seen.columns if each is not key and _can_be_target(each)]
     chosen = _choose_target(seen, possible, source, target)
     others = [each for each in seen.columns if each not in (chosen, key)]
@@ -175,6 +180,12 @@ def _why_not(column: SeenColumn) -> str:
 def _is_key(column: SeenColumn) -> bool:
     named = KEY_NAME.search(column.name) is not None
     return named and column.is_unique and column.type in ("int", "text")
+
+
+def _names_rows(column: SeenColumn) -> bool:
+    """Return whether the first column has a short text of its own in every row: their names."""
+    is_short = column.type == "text" and column.length <= MOST_NAME
+    return is_short and column.is_unique and column.rows >= FEWEST_NAMED
 
 
 def _is_category(column: SeenColumn) -> bool:

@@ -122,7 +122,7 @@ def test_a_text_is_classified() -> None:
 
 
 def test_many_different_categories_are_stored() -> None:
-    write("a.csv", "name=text", "x=number", "c=class", rows=5000)
+    write("a.csv", "x=number", "name=text", "c=class", rows=5000)
     init("a.csv")
     assert load_pipeline(Path("a.yaml")).dataset.columns["name"].type == "string"
     assert checked("a.yaml").schema.features == ("x",)
@@ -191,6 +191,15 @@ def test_a_key_is_known_by_its_name() -> None:
     assert {
         name for name in (*named, "paid", "acid", "ideas", "index_score") if KEY_NAME.search(name)
     } == named
+
+
+def test_a_first_column_of_names_is_the_key() -> None:
+    write("a.csv", "name=text", "x=number", "c=class")
+    init("a.csv")
+    assert load_pipeline(Path("a.yaml")).dataset.key == ("name",)
+    write("b.csv", "x=number", "name=text", "c=class")
+    init("b.csv")
+    assert load_pipeline(Path("b.yaml")).dataset.key == ()
 
 
 def test_json_names_the_file_and_the_choice() -> None:
