@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),
     "guard": ("G1", "G8", "G32"),
-    "named_columns": ("N1", "N32", "N32J"),
+    "named_columns": ("N1", "N32", "N32J", "N32L"),
     "peers": ("P11L", "P11B", "P11M", "P11R"),
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
