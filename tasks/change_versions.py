@@ -4,9 +4,9 @@ The same can be done in MLflow's UI. Triton follows the alias, as after a change
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from millrace.models.common.errors import InputError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.config.retention_spec import RetentionSpec
 from millrace.models.registry.mlflow_registry import Registry, registry_of
@@ -35,12 +35,14 @@ class Moved:
         version: the version that has the alias.
         before: the version that had it; None if none had.
         live: the version that clients get; None if nothing is live, or no release ever ran.
+        refusal: why a release would refuse a version that was promoted; None if it would not.
     """
 
     model: str
     version: int
     before: int | None
     live: int | None = None
+    refusal: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -83,7 +85,19 @@ def promote_version(installation: Installation, model: str, number: int | None =
             valid="a version that passed its gates",
             hint="train another version, or loosen its gates and train again",
         )
-    return _move(registry, version, _state(installation, model))
+    state = _state(installation, model)
+    return replace(_move(registry, version, state), refusal=_refusal(installation, version, state))
+
+
+def _refusal(installation: Installation, version: ModelVersion, state: ReleaseState) -> str | None:
+    """Return why a release would refuse a version; None if it would not, or that is not known."""
+    from millrace.tasks.release import MlflowRegistry
+
+    try:
+        known = MlflowRegistry(installation)
+        return known.refusal(version.model, version.version, state.live_version)
+    except MillraceError:  # a release finds out, and says so
+        return None
 
 
 def roll_back(installation: Installation, model: str) -> Moved:

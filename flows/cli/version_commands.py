@@ -114,6 +114,11 @@ def _show(moved: "Moved", chosen: "Settings", *, as_json: bool) -> None:
         report(f"{version} is the champion{before}")
     if moved.live == moved.version:
         return
+    if moved.refusal is not None:
+        stays = f"; version {moved.live} stays live" if moved.live else ""
+        report(f"warning: a release would refuse it{stays}: {moved.refusal}")
+        console.print_hint(f"`millrace rollback {moved.model}` takes the alias back")
+        return
     from millrace.flows.run_state import is_supervisor_alive
 
     if is_supervisor_alive(chosen.run):

@@ -14,6 +14,7 @@ from millrace.models.registry.version_files import CERTIFICATE_TAG, CHALLENGER
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.change_versions import delete_version, promote_version, roll_back
+from tests.integration.planted import good, ingest_rows, plant
 
 
 @pytest.fixture
@@ -126,3 +127,11 @@ def test_a_version_is_deleted(home: Installation, register: Callable[[str], int]
         delete_version(home, "gone", one, {})
     with pytest.raises(InputError, match="no gone version"):
         promote_version(home, "gone", one)
+
+
+def test_what_a_release_would_refuse_is_said_when_it_is_promoted(home: Installation) -> None:
+    ingest_rows(home, "required")
+    plant(home, "required", good())
+    plant(home, "required", good(pipeline={"promotion": {"require": {"approval": True}}}))
+    assert promote_version(home, "required", 1).refusal is None
+    assert "approv" in str(promote_version(home, "required", 2).refusal)
