@@ -121,8 +121,10 @@ def _shared_files() -> list[tuple[str, Path]]:
     found = []
     for folder in sorted(each for each in BACKENDS.iterdir() if (each / "__init__.py").exists()):
         backend = import_module(f"{__package__}.backends.{folder.name}")
-        modules = (import_module(name) for name in getattr(backend, SHARED_MODULES, ()))
-        found += [(folder.name, Path(str(module.__file__))) for module in modules]
+        for name in getattr(backend, SHARED_MODULES, ()):
+            spec = find_spec(name)  # not imported: the supervisor needs no numpy
+            assert spec is not None, name
+            found.append((folder.name, Path(str(spec.origin))))
     return found
 
 
