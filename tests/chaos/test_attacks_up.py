@@ -117,7 +117,8 @@ class Attacked:
         """Return what must stay: processes, the registry, what is served, and who was answered."""
         installation = self.up.installation
         with connect(installation.triton[0]) as triton:
-            (model,) = triton.get_inference_statistics(as_json=True)["model_stats"]
+            stats = triton.get_inference_statistics(as_json=True)["model_stats"]
+            (model,) = (each for each in stats if each["name"] == NAME)
             served = [
                 triton.get_model_repository_index(as_json=True),
                 # The watch asks now and then, one row at a time.
