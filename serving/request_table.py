@@ -70,7 +70,7 @@ def collect_requests(
     Args:
         installation: has the files and the table.
         model: the model.
-        spec: how much is kept; None: the defaults.
+        spec: how much is kept; None: all of it.
         columns: the columns of the dataset, by which the cells of a key are written.
 
     Raises:
@@ -90,14 +90,13 @@ def collect_requests(
                     deltalake.write_deltalake(uri, found, mode="append", partition_by=["date"])
                 rows, unreadable = rows + len(found), unreadable + bad
             file.unlink(missing_ok=True)
-        if deltalake.DeltaTable.is_deltatable(uri):
-            _limit(uri, spec or RequestLogSpec())
+        if spec is not None and deltalake.DeltaTable.is_deltatable(uri):
+            _limit(uri, spec)
     return Collected(rows, unreadable)
 
 
 def forget_requests(installation: Installation, model: str, erasure: Erasure) -> Erased:
-    """Erase rows from a model's table, in all its versions, after collecting its files."""
-    collect_requests(installation, model)
+    """Erase rows from a model's table, in all its versions; its files must be collected."""
     uri = installation.table(REQUESTS, model)
     if not Folder(uri).exists():
         return Erased()

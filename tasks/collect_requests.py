@@ -1,6 +1,7 @@
 """Brings the requests that front steps have logged into their tables, for all models."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Installation
@@ -18,18 +19,29 @@ def collect_all(installation: Installation) -> Iterator[tuple[str, Collected]]:
         OSError: a file or a table cannot be read or written; the files stay.
     """
     for model in logged_models(installation):
-        spec = _spec_of(installation, model)
-        yield model, collect_requests(installation, model, spec, _columns_of(installation, model))
+        yield model, collect_model(installation, model)
+
+
+def collect_model(installation: Installation, model: str) -> Collected:
+    """Collect one model's requests, and remove what its `serving.request_log` no longer keeps.
+
+    Raises:
+        OSError: as for `collect_all`.
+    """
+    spec = _spec_of(installation, model)
+    return collect_requests(installation, model, spec, _columns_of(installation, model))
 
 
 def _spec_of(installation: Installation, model: str) -> RequestLogSpec | None:
-    """Return what the newest staged version says of its log; None: the defaults."""
+    """Return what the newest staged version that keeps requests says; None if none does."""
+    if not installation.model_repository.is_dir():  # no release was ever made here
+        return None
     repository = Repository(installation.model_repository, installation.staging)
     for version in reversed(repository.versions(model).get(model, ())):
-        try:
-            return repository.artifact(model, version).serving.request_log
-        except MillraceError:
-            continue
+        with suppress(MillraceError):  # a damaged folder is staged again by a release
+            spec = repository.artifact(model, version).serving.request_log
+            if spec is not None:
+                return spec
     return None
 
 

@@ -37,7 +37,8 @@ from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
-from millrace.serving.request_table import REQUESTS, collect_requests, forget_requests
+from millrace.serving.request_table import REQUESTS, forget_requests
+from millrace.tasks.collect_requests import collect_model
 
 FILE = "file"
 """Column of the quarantine with the path of a row's file."""
@@ -137,7 +138,7 @@ def find_rows(
     Raises:
         InputError: the model has no tables, or a key is empty.
     """
-    collect_requests(installation, model)
+    collect_model(installation, model)
     scope = _open_scope(installation, model, keys, declared)
     found = {}
     for table, erasure in scope.erasures.items():
@@ -179,7 +180,7 @@ def forget(
         TransientError: another command changed a table again and again.
         OSError: a table's folder cannot be written.
     """
-    collect_requests(installation, model)
+    collect_model(installation, model)
     scope = _open_scope(installation, model, keys, declared)
     erasures, bad_uri = scope.erasures, scope.uri(QUARANTINE)
     find_bad = partial(_find_bad_rows, bad_uri, erasures[QUARANTINE])

@@ -211,3 +211,11 @@ def test_the_pictures_show_each_version_and_the_calibration(
     (points,) = axes.collections
     assert points.get_offsets().tolist() == [[0.75, pytest.approx(0.9, abs=0.01)]]
     assert feedback_pictures(replace(found, history=(), reliability=())) == {}
+
+
+def test_what_no_setting_limits_stays(home: Installation) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=60)
+    write_requests(home, [("long ago", "x", long_ago.timestamp())])
+    forget(home, NAME, ["nobody"], lambda _: None)
+    table = deltalake.DeltaTable(home.table("requests", NAME)).to_pyarrow_table()
+    assert "long ago" in table["_key"].to_pylist()

@@ -59,8 +59,10 @@ class TritonPythonModel:
         for position, request in enumerate(requests):
             try:
                 read[position] = self._read(request)
-            except Exception as error:  # one bad request fails no other
+            except ValueError as error:  # also a text that is not UTF-8
                 responses[position] = refusal(str(error))
+            except Exception as error:  # a fault of ours in one request fails no other
+                responses[position] = failure(repr(error))
         if not read:
             return responses
         for position, answer in self._ask(requests, read).items():

@@ -83,20 +83,23 @@ class RequestLog:
     def _write(self) -> None:
         """Write what waits; where that fails, it is lost, and the next try comes later."""
         lines = list[str]()
-        with suppress(queue.Empty):
-            while True:
-                at, request = self._waiting.get_nowait()
-                for row in self._describe(request):
-                    lines.append(json.dumps({"time": at, **row}, ensure_ascii=False))
         try:
+            self._take(lines)
             if lines:
                 self._append("".join(f"{line}\n" for line in lines).encode())
             if self._file and time.monotonic() - self._opened > FILE_SECONDS:
                 self._rename()
-        except OSError as error:
-            self.dropped += len(lines)
+        except Exception as error:  # whatever it is, the next requests are to be kept
+            self.dropped += max(len(lines), 1)
             self._warn(f"{self.dropped:,} requests are not kept: {error}")
             self._closed.wait(PAUSE_SECONDS)
+
+    def _take(self, lines: list[str]) -> None:
+        """Add a line for each row that waits."""
+        with suppress(queue.Empty):
+            while True:
+                at, request = self._waiting.get_nowait()
+                lines.extend(json.dumps({"time": at, **row}) for row in self._describe(request))
 
     def _append(self, data: bytes) -> None:
         with self._locked() as opened:
