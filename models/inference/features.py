@@ -30,6 +30,8 @@ TEXT: Literal["text"] = "text"
 """Name of the input that a client sends for a text, and kind of the text's feature."""
 
 LARGEST = float(np.finfo(np.float32).max)
+ABSENT = "is missing"
+UNKNOWN = "is an unknown category"
 NOT_BOOL = "is not true or false"
 
 _COLUMN_TYPES: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
@@ -66,17 +68,12 @@ class Feature:
     max: float | None = None
 
     @property
-    def missing(self) -> str:
-        """The error of a row in which the feature is NaN and not nullable."""
-        return "is unknown or missing" if self.kind == "category" else "is missing"
-
-    @property
     def unreadable(self) -> str:
         """The error of a row in which the feature is infinite."""
         if self.kind == "text":
             return "is not text"
         if self.kind == "category":
-            return self.missing
+            return UNKNOWN
         if self.values == "bool":
             return NOT_BOOL
         numbers = f"{self.width} finite numbers" if self.kind == "vector" else "a finite number"
@@ -87,7 +84,7 @@ class Feature:
         """The rule for the feature's values in the tensor."""
         if self.kind == "category" or self.values == "bool":
             last = len(self.categories) - 1 if self.kind == "category" else 1
-            outside = self.missing if self.kind == "category" else NOT_BOOL
+            outside = UNKNOWN if self.kind == "category" else NOT_BOOL
             limits = (0.0, float(last), True, outside, outside, outside)
         else:
             limits = (
@@ -98,7 +95,7 @@ class Feature:
                 f"is above the maximum {self.max:g}" if self.max is not None else self.unreadable,
                 "is not a whole number",
             )
-        return Rule(self.name, self.width, self.nullable, self.missing, self.unreadable, *limits)
+        return Rule(self.name, self.width, self.nullable, ABSENT, self.unreadable, *limits)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -200,8 +197,8 @@ class Encoding:
     def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
         """Return rows as float32 `[rows, raw_width]`; a text as int64 tokens, padded to that width.
 
-        A null or an unknown category becomes NaN. A cell that cannot be read as a number or as a
-        vector of the right width becomes infinite, which no column accepts. A row without a
+        A null becomes NaN. An unknown category, and a cell that cannot be read as a number or as a
+        vector of the right width, becomes infinite, which no column accepts. A row without a
         readable text begins with a negative token.
         """
         if self.tokenizer is not None:
@@ -232,7 +229,17 @@ class Encoding:
         column = _one_chunk(rows[self.target])
         if not self.labels:
             return np.array(column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False))
-        return _indices(column, self.labels).astype(np.int64)
+        return _codes(column, self.labels, self.null_values).astype(np.int64)
+
+    def encode_for_comparison(self, rows: pa.RecordBatch | pa.Table) -> Array:
+        """Return rows of a later snapshot, as `encode` does, with unknown categories as missing.
+
+        A version that is compared on rows with newer categories is asked all of them.
+        """
+        encoded = self.encode(rows)
+        if self.tokenizer is None:
+            encoded[np.isinf(encoded)] = np.nan
+        return encoded
 
     def errors(self, encoded: Array) -> list[str | None]:
         """Return why each encoded row cannot be answered; None for a row that can be.
@@ -247,7 +254,7 @@ class Encoding:
             position += feature.width
             if feature.kind == TEXT:
                 unreadable, missing = part[:, 0] == UNREADABLE, part[:, 0] == MISSING
-                faults = [(unreadable, feature.unreadable), (missing, feature.missing)]
+                faults = [(unreadable, feature.unreadable), (missing, ABSENT)]
             else:
                 faults = feature.rule.faults(part)
             for failed, fault in faults:
@@ -386,7 +393,7 @@ def _encode_column(
     """Return a column as float32 `[rows, width]`."""
     array = _one_chunk(column)
     if feature.kind == "category":
-        return _indices(array, feature.categories)[:, None]
+        return _codes(array, feature.categories, null_values)[:, None]
     read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]), null_values)
     if feature.kind == "vector":
         return _flatten(read, feature.width)
@@ -411,9 +418,15 @@ def _flatten(read: Cast, width: int) -> Array:
     return whole
 
 
-def _indices(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
-    """Return the index of each element in `values` as float32; NaN if `values` does not have it."""
+def _codes(
+    array: pa.Array, values: tuple[str | int | bool, ...], null_values: Sequence[str]
+) -> Array:
+    """Return the index of each cell in `values`, float32; a null is NaN, another value infinite."""
     kind = _VALUE_TYPES[type(values[0])]
-    read = cast(array, Column("", "category", categories=values, values=kind))
-    indices = pc.index_in(read.values, value_set=pa.array(values))
-    return np.asarray(indices.cast(pa.float32()).to_numpy(zero_copy_only=False))
+    read = cast(array, Column("", "category", categories=values, values=kind), null_values)
+    found = pc.index_in(read.values, value_set=pa.array(values))
+    codes = np.asarray(found.cast(pa.float32()).to_numpy(zero_copy_only=False))
+    if not found.null_count:
+        return codes
+    unknown = mask(pc.is_valid(read.values)) & mask(pc.is_null(found))
+    return np.where(unknown | read.unparsable, np.float32(np.inf), codes)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from millrace.models.inference.answers import answers_of
-from millrace.models.inference.features import TEXT, Encoding, Feature
+from millrace.models.inference.features import ABSENT, TEXT, Encoding, Feature
 
 ROWS = "rows"
 """Name of the input with rows of JSON, unless a column has this name."""
@@ -52,7 +52,7 @@ def _column(feature: Feature) -> dict[str, Any]:
     named = asdict(feature)
     kept = ("name", "kind", "values", "categories", "nullable", "min", "max")
     width = 1 if feature.kind == TEXT else feature.width
-    faults = {"missing": feature.missing, "unreadable": feature.unreadable}
+    faults = {"missing": ABSENT, "unreadable": feature.unreadable}
     return {**{key: named[key] for key in kept}, "width": width, **faults}
 
 

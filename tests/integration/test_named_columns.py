@@ -225,7 +225,7 @@ def test_a_text_that_is_no_unicode_fails_its_own_request_only(stand: Stand) -> N
             tensor = grpc.InferInput("rows", [1, 1], "BYTES")
             tensor.set_data_from_numpy(bad)
             while not stop.is_set():
-                with pytest.raises(InferenceServerException, match="unknown or missing"):
+                with pytest.raises(InferenceServerException, match="an unknown category"):
                     client.infer(FRONT, [tensor])
 
     with ThreadPoolExecutor(3) as pool:
@@ -250,7 +250,7 @@ def test_many_rows_are_answered_in_their_order(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (row("violet"), 'row 2 cannot be answered: colour is unknown or missing; seen: \\"violet'),
+        (row("violet"), 'row 2 cannot be answered: colour is an unknown category; seen: \\"violet'),
         (row(size=-1), "size is below the minimum 0; seen: -1"),
         (row(size="much"), "size is not a finite number"),
         (row(new="maybe"), "new is not true or false"),

@@ -258,11 +258,11 @@ def test_online_refuses_what_batch_refuses(served) -> None:
             ask, ([0, 6, 3, 2024], [7, 6, 3, 2024], [1, 0, 0, 2024], [1, 8, 2, 1])
         )
     assert (first, last) == (2.0, 4.0)
-    assert "row 1 cannot be answered: island is unknown or missing; seen: 7" in str(bad)
+    assert "row 1 cannot be answered: island is an unknown category; seen: 7" in str(bad)
     assert str(bad).startswith("InputError")
     assert "the model's answer is not a number" in str(empty)
     for row, reason in (
-        ([0.5, 6, 3, 2024], "island is unknown or missing"),
+        ([0.5, 6, 3, 2024], "island is an unknown category"),
         ([0, float("nan"), 3, 2024], "v is missing"),
         ([0, 6, float("inf"), 2024], "v is not 2 finite numbers"),
         ([0, 6, 3, 2024.5], "year is not a whole number"),

@@ -56,7 +56,7 @@ def split_rows(
     files = [folder / f"{split}.{name}.npy" for name in ("features", "target")]
     with ArrayWriter(files[0], count) as features, ArrayWriter(files[1], count) as target:
         for batch in snapshots.scan(snapshot, split, pipeline.dataset.split, columns=columns):
-            features.append(encoding.encode(batch))
+            features.append(encoding.encode_for_comparison(batch))
             target.append(encoding.encode_target(batch))
     return np.load(files[0], mmap_mode="r"), np.load(files[1], mmap_mode="r")
 
@@ -147,7 +147,7 @@ class _RowScores:
             target: their targets, as positions in `labels` or as numbers.
             labels: the classes that the targets are positions of; another version may have others.
         """
-        features = self._encoding.encode(batch)
+        features = self._encoding.encode_for_comparison(batch)
         answers = answer_rows(self._session.answer, features, self._encoding.input)
         if isinstance(self.meaning, NumberAnswers):
             errors = answers[:, 0].astype(np.float64) - target.astype(np.float64)

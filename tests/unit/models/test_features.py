@@ -54,8 +54,8 @@ def test_a_category_becomes_its_position() -> None:
     assert encoded(category("x", "y"), ["y", "x"]) == [[1.0], [0.0]]
 
 
-def test_an_unknown_or_missing_category_becomes_nan() -> None:
-    np.testing.assert_array_equal(encoded(category("x"), ["z", None]), [[np.nan], [np.nan]])
+def test_a_missing_category_becomes_nan_and_an_unknown_one_infinite() -> None:
+    np.testing.assert_array_equal(encoded(category("x"), ["z", None]), [[np.inf], [np.nan]])
 
 
 def test_integer_codes_are_found_in_text() -> None:
@@ -148,10 +148,35 @@ def test_errors_name_the_column_that_is_missing() -> None:
     assert encoding.errors(encoding.encode(rows)) == [None, "a is missing", "v is missing"]
 
 
+@pytest.mark.parametrize(
+    ("feature", "cells"),
+    [
+        (category("x"), ["x", None, "?"]),
+        (category(1, 2), ["1", None, " ? "]),
+        (category(1, 2), ["1", "-9", "-9"]),
+        (category(True, False), ["yes", "?", "?"]),
+    ],
+)
+def test_a_category_that_is_null_or_a_word_for_it_is_missing(
+    feature: Feature, cells: list[str | None]
+) -> None:
+    rows = pa.record_batch({"c": cells})
+    strict = Encoding((feature,), "t", null_values=("?", "-9"))
+    assert strict.errors(strict.encode(rows)) == [None, "c is missing", "c is missing"]
+    lenient = replace(strict, features=(replace(feature, nullable=True),))
+    assert lenient.errors(lenient.encode(rows)) == [None, None, None]
+
+
+def test_a_version_is_compared_on_newer_categories_as_on_missing_ones() -> None:
+    encoding = Encoding((category("x"), NUMBER), "t")
+    rows = encoding.encode_for_comparison(pa.record_batch({"c": ["x", "z"], "a": [1.0, 2.0]}))
+    np.testing.assert_array_equal(rows, np.float32([[0, 1], [np.nan, 2]]))
+
+
 def test_errors_name_a_category_that_is_not_known() -> None:
     encoding = Encoding((category("x"),), "t")
     rows = encoding.encode(pa.record_batch({"c": ["x", "z"]}))
-    assert encoding.errors(rows) == [None, "c is unknown or missing"]
+    assert encoding.errors(rows) == [None, "c is an unknown category"]
 
 
 def test_only_the_first_fault_of_a_row_is_told() -> None:
@@ -178,12 +203,13 @@ def test_a_number_that_cannot_be_read_spoils_its_row_only(nullable: bool, cells:
     assert encoding.errors(rows) == [None, "a is not a finite number"]
 
 
-@pytest.mark.parametrize("cells", [["1", "x"], [1.0, 1.5], ["1", None], [1, 3]])
-def test_an_integer_category_that_cannot_be_read_spoils_its_row_only(cells: object) -> None:
-    encoding = Encoding((category(1, 2),), "t")
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize("cells", [["1", "x"], [1.0, 1.5], ["1", "-"], [1, 3], [True, False]])
+def test_a_category_that_is_not_known_spoils_its_row_only(cells: object, nullable: bool) -> None:
+    encoding = Encoding((replace(category(1, 2), nullable=nullable),), "t")
     rows = encoding.encode(pa.record_batch({"c": cells}))
     assert rows[0] == 0.0
-    assert encoding.errors(rows) == [None, "c is unknown or missing"]
+    assert encoding.errors(rows) == [None, "c is an unknown category"]
 
 
 @pytest.mark.parametrize("cells", [[[1.0], [2.0]], [1.0, 2.0], ["x", "y"]])

@@ -22,12 +22,12 @@ COLUMNS = (
 SCHEMA = TableSchema((*COLUMNS, Column("t", "float")), (), "t", tuple(c.name for c in COLUMNS))
 ROW = [0, 1, 20.5, 3700, 1, 0, 16]
 CASES = [
-    (0, 7, "island is unknown or missing"),
-    (0, 0.5, "island is unknown or missing"),
-    (0, -1, "island is unknown or missing"),
-    (0, NAN, "island is unknown or missing"),
-    (0, INF, "island is unknown or missing"),
-    (1, 2, "sex is unknown or missing"),
+    (0, 7, "island is an unknown category"),
+    (0, 0.5, "island is an unknown category"),
+    (0, -1, "island is an unknown category"),
+    (0, NAN, "island is missing"),
+    (0, INF, "island is an unknown category"),
+    (1, 2, "sex is an unknown category"),
     (2, NAN, "bill is missing"),
     (2, -INF, "bill is not a finite number"),
     (2, 20.4, "bill is below the minimum 20.5"),
@@ -108,7 +108,7 @@ def test_of_requests_that_are_answered_together_only_the_bad_are_refused(rules: 
     bad = np.concatenate([good, changed(0, 3)])
     found = rules.find_faults([good, bad, good])
     assert list(found) == [1]
-    assert found[1].startswith("row 3 cannot be answered: island is unknown or missing")
+    assert found[1].startswith("row 3 cannot be answered: island is an unknown category")
 
 
 def test_limits_are_those_of_float32() -> None:
@@ -126,7 +126,7 @@ def test_an_encoding_of_an_earlier_millrace_has_no_limits_but_its_categories() -
         for name in ("values", "min", "max"):
             del feature[name]
     read = Encoding.from_json(json.dumps(values))
-    assert read.errors(np.float32([[0.5, 1], [1, 2]])) == [None, "c is unknown or missing"]
+    assert read.errors(np.float32([[0.5, 1], [1, 2]])) == [None, "c is an unknown category"]
 
 
 def test_a_request_of_another_width_is_left_to_onnx_runtime(rules: InputRules) -> None:

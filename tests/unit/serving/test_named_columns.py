@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.models.config.dataset_spec import NULL_VALUES
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.inference.features import Encoding, fit_encoding
 from millrace.models.inference.named_columns import columns_json, row_schema, rows_input
@@ -158,7 +159,11 @@ def test_random_rows_are_read_as_in_batch(
         good, bad = good + (fault is None), bad + (fault is not None)
 
 
-def test_tensors_are_read_as_json_is(named: Any) -> None:
+@pytest.mark.parametrize("words", [NULL_VALUES, ()])
+def test_tensors_are_read_as_json_is(
+    words: tuple[str, ...], backend: ModuleType, encoding: Encoding
+) -> None:
+    named = backend.NamedRows(columns_json(replace(encoding, null_values=words)))
     tensors = {
         "island": np.array([[b"Dream"]], object),
         "sex": np.array([[b""]], object),
@@ -180,7 +185,7 @@ def test_all_bad_rows_are_named_with_what_was_seen(named: Any, backend: ModuleTy
     with pytest.raises(backend.RowsRefused) as error:
         named.read_json([json.dumps(row).encode() for row in rows])
     assert str(error.value) == (
-        '2 of 3 rows cannot be answered: row 2: island is unknown or missing, "Narnia"; '
+        '2 of 3 rows cannot be answered: row 2: island is an unknown category, "Narnia"; '
         "row 3: bill is missing, null"
     )
 

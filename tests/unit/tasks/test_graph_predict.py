@@ -48,7 +48,7 @@ def test_rows_are_encoded(tmp_path: Path) -> None:
         ('{"a": null, "n": 1, "plan": "p01"}', ["row 2", "a is missing", "seen: null"]),
         (
             '{"a": 1, "n": 1, "plan": "gold"}',
-            ["plan is unknown or missing", 'seen: "gold"', '"p09", … 2 more'],
+            ["plan is an unknown category", 'seen: "gold"', '"p09", … 2 more'],
         ),
     ],
 )
@@ -64,7 +64,9 @@ def test_all_bad_rows_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="13 of 14 rows cannot be answered") as caught:
         rows(tmp_path, bad[0], GOOD, *[bad[1]] * 12)
     seen = caught.value.seen or ""
-    assert seen.startswith('row 1: a is missing, null; row 3: plan is unknown or missing, "gold"; ')
+    assert seen.startswith(
+        'row 1: a is missing, null; row 3: plan is an unknown category, "gold"; '
+    )
     assert seen.endswith("; … 3 more")
     assert 'plan: "p00"' in (caught.value.valid or "")
 

@@ -1,7 +1,7 @@
 """Reads one cell of a column, as JSON or a tensor has it, as the number that the model reads.
 
 The rules are those of `millrace.models.inference.features.Encoding`, which batch inference and
-ingestion use: NaN is a null or an unknown category, and infinity is a cell that cannot be read. A
+ingestion use: NaN is a null, and infinity is a cell that cannot be read or an unknown category. A
 test compares both on random cells.
 """
 
@@ -27,8 +27,7 @@ class CellReader:
 
     Args:
         column: the column in `columns.json`: `kind`, `width`, `values` and `categories`.
-        null_values: words that are read as null in a number; in a category, what is no category of
-            it is unknown anyway.
+        null_values: words that are read as null, except a category that is one of them.
     """
 
     def __init__(self, column: Mapping[str, Any], null_values: Sequence[str]) -> None:
@@ -36,7 +35,9 @@ class CellReader:
         categories = column["categories"]
         self.codes = {category: float(code) for code, category in enumerate(categories)}
         self.type = type(categories[0]) if categories else float
-        self.null_values = frozenset(null_values)
+        words = [word for word in null_values if word not in categories]
+        self.null_values = frozenset(words)
+        self.words_first = self.type is str or any(map(_is_number_text, words))
 
     def read(self, cell: Any) -> float | list[float]:
         """Return the number of a cell; the numbers of a vector."""
@@ -57,8 +58,13 @@ class CellReader:
         return _float(cell) if isinstance(cell, int | float) else UNREADABLE
 
     def _category(self, cell: Any) -> float:
+        is_text = isinstance(cell, str)
+        if is_text and self.words_first and cell in self.null_values:
+            return NAN
         value = _CATEGORY[self.type](cell)
-        return NAN if value is None else self.codes.get(value, NAN)
+        if value is None and is_text and cell.strip() in self.null_values:
+            return NAN
+        return self.codes.get(value, UNREADABLE)
 
     def _vector(self, cell: Any) -> list[float]:
         if cell is None:
@@ -74,6 +80,13 @@ def _float(number: float) -> float:
         return float(number)
     except OverflowError:  # a whole number of more than 300 digits
         return UNREADABLE
+
+
+def _is_number_text(word: str) -> bool:
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False
 
 
 def _is_number(cell: Any) -> bool:

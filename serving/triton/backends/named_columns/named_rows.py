@@ -71,7 +71,14 @@ class NamedRows:
         missing = [name for name in self.names if name not in tensors]
         if missing:
             raise RowsRefused(f"the column {missing[0]!r} is missing; needed: {self._needed()}")
-        return self._checked([cells_of(tensors[c["name"]], c["values"]) for c in self.columns])
+        cells = [cells_of(tensors[c["name"]], c["values"]) for c in self.columns]
+        if self.input != TEXT:  # a tensor of texts has no null
+            known = [column["categories"] for column in self.columns]
+            cells = [
+                [None if cell == "" and "" not in categories else cell for cell in column]
+                for column, categories in zip(cells, known, strict=True)
+            ]
+        return self._checked(cells)
 
     def _parse(self, number: int, row: bytes) -> dict[str, Any]:
         try:

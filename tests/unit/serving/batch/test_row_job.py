@@ -75,8 +75,8 @@ def test_the_types_do_not_depend_on_the_rows(model: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "cells", "error"),
     [
-        ("c", ["x", "z", "x"], "c is unknown or missing"),
-        ("c", ["x", None, "x"], "c is unknown or missing"),
+        ("c", ["x", "z", "x"], "c is an unknown category"),
+        ("c", ["x", None, "x"], "c is missing"),
         ("v", [[0.75, 0.25], None, [0.5, 0.25]], "v is missing"),
         ("v", [[0.75, 0.25], [None, 1.0], [0.5, 0.25]], "v is missing"),
     ],
@@ -141,7 +141,7 @@ def test_a_row_has_one_reason_that_of_the_model_first(model: Path) -> None:
     job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
     dead = parts(job, rows(id=[1, None, None], c=["x", "z", "x"]))[1]
     assert dead["reason"].to_pylist() == [
-        "c is unknown or missing",
+        "c is an unknown category",
         "the key is missing, or not text",
     ]
 
@@ -312,7 +312,7 @@ def test_a_key_that_is_not_of_the_held_type_stays_as_it_is(model: Path) -> None:
 def test_a_column_that_is_not_there_is_missing(model: Path) -> None:
     job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
     dead = parts(job, rows().drop_columns(["c"]))[1]
-    assert dead["reason"].to_pylist() == ["c is unknown or missing"] * 3
+    assert dead["reason"].to_pylist() == ["c is missing"] * 3
 
 
 def test_lines_that_are_no_rows_are_dead_in_their_places(model: Path) -> None:

@@ -137,7 +137,7 @@ def test_codes_keep_their_zeros_and_keys_are_those_of_ingestion(
     tmp_path: Path, scored: Scored
 ) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "0042,1,0,007\n5.0,1,0,7\n")
-    assert answers(scored(tmp_path / "r.csv")) == {"42": 1.0, "5": "c is unknown or missing"}
+    assert answers(scored(tmp_path / "r.csv")) == {"42": 1.0, "5": "c is an unknown category"}
 
 
 def test_mixed_types_in_json_lines_are_their_rows_alone(tmp_path: Path, scored: Scored) -> None:
@@ -155,7 +155,7 @@ def test_mixed_types_in_json_lines_are_their_rows_alone(tmp_path: Path, scored: 
         "2": 2.5,
         "3": "a is not a finite number",
         "4": "a is not a finite number",
-        "5": "c is unknown or missing",
+        "5": "c is an unknown category",
         "6": 6.0,
         None: "line is not a JSON object",
     }
@@ -176,7 +176,7 @@ def test_a_folder_is_read_whole_whatever_lies_beside_its_rows(
     (folder / "6.csv").write_text("id,a,f\n6,6,0\n")
     assert answers(scored(folder)) == {
         **{str(number): float(number) for number in (1, 2, 3, 4)},
-        "6": "c is unknown or missing",
+        "6": "c is missing",
     }
 
 
