@@ -6,6 +6,8 @@ of the experiment sets the mode. The list of registered models drops the query a
 side bar shows the wrong mode, although the list is right. The page of a model keeps the query.
 """
 
+import re
+
 TRAINING = "workflowType=machine_learning"
 REGISTRY = "#/models"
 
@@ -14,6 +16,8 @@ KIND = "mlflow.experimentKind"
 KIND_OF_OURS = "custom_model_development"
 
 
+SPACE = "&emsp;"
+_COLUMN_END = re.compile(r"(?<!\\) \|(?= )")
 MODEL_PAGE = """Trained by `millrace run`. Each version is an exported variant with its certificate.
 
 | alias | |
@@ -22,6 +26,15 @@ MODEL_PAGE = """Trained by `millrace run`. Each version is an exported variant w
 | `challenger` | the newest version that passed its gates and that a release would take |
 """
 """Description of a registered model, Markdown."""
+
+
+def for_mlflow(markdown: str) -> str:
+    """Return Markdown with space between the columns of its tables, which MLflow's pages lack."""
+    lines = []
+    for line in markdown.replace(SPACE, "").split("\n"):
+        is_row = line.startswith("| ") and line.endswith(" |") and set(line) - set("| -")
+        lines.append(_COLUMN_END.sub(f"{SPACE} |", line) if is_row else line)
+    return "\n".join(lines)
 
 
 def page(address: str, path: str) -> str:

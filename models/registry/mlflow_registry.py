@@ -21,7 +21,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.logged_model import SaveModel, log_model
-from millrace.models.registry.mlflow_pages import MODEL_PAGE
+from millrace.models.registry.mlflow_pages import MODEL_PAGE, for_mlflow
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.read_back import read_back
 from millrace.models.registry.registry_errors import MISSING, registry_errors
@@ -126,7 +126,7 @@ class Registry:
                     info.model_uri,
                     run_id=run.run_id,
                     tags=dict(logged.tags),
-                    description=description,
+                    description=for_mlflow(description),
                     model_id=info.model_id,
                 ),
             )
@@ -261,13 +261,14 @@ class Registry:
     def describe(self, version: ModelVersion, text: str) -> None:
         """Set the description of a version, Markdown that the MLflow UI shows on its page."""
         store = client(self.tracking_uri)
-        store.update_model_version(version.model, str(version.version), description=text)
+        shown = for_mlflow(text)
+        store.update_model_version(version.model, str(version.version), description=shown)
 
     def add_to_description(self, version: ModelVersion, text: str) -> None:
         """Add Markdown to the description of a version, unless it is in it already."""
         store, number = client(self.tracking_uri), str(version.version)
         before = store.get_model_version(version.model, number).description
-        if before and text in before:
+        if before and for_mlflow(text) in before:
             return
         self.describe(version, f"{before}\n\n{text}" if before else text)
 
@@ -354,7 +355,7 @@ def _of_registered_model(
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
     try:
-        store.create_registered_model(model, description=MODEL_PAGE)
+        store.create_registered_model(model, description=for_mlflow(MODEL_PAGE))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

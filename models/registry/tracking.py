@@ -19,7 +19,7 @@ from millrace.models.common.reachable import require_database, require_http, req
 from millrace.models.common.slow_step import report_while
 from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_client import client_type
-from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
+from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS, for_mlflow
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class TrackedRun:
         """Set the description of the run, Markdown that the MLflow UI shows on its page."""
         from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
-        self.set_tags({MLFLOW_RUN_NOTE: text[:MAX_NOTE]})
+        self.set_tags({MLFLOW_RUN_NOTE: for_mlflow(text)[:MAX_NOTE]})
 
     def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
         """Log a dataset snapshot as the run's input."""

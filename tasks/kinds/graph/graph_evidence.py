@@ -21,7 +21,7 @@ from millrace.tasks.kinds.certified import (
     pipeline_of,
 )
 from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
-from millrace.tasks.kinds.graph.graph_report import certificate_table
+from millrace.tasks.kinds.graph.graph_report import describe_version
 from millrace.tasks.kinds.graph.graph_rows import metric_of, paired_scores
 from millrace.tasks.kinds.steps import Measured
 
@@ -103,7 +103,7 @@ class GraphEvidence:
         certificate = certificate_of(self.files.package, GraphCertificate)
         if difference is not None:
             certificate = certificate.with_stage(GraphStage("triton", difference))
-        return certificate_table(certificate), certificate.to_json()
+        return describe_version(certificate), certificate.to_json()
 
 
 def graph_evidence(package: Package, installation: Installation) -> GraphEvidence:

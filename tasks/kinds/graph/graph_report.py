@@ -43,7 +43,7 @@ def report_graph(
             "millrace.metric_loss": f"{stage.metric_loss:.4%}",
             "millrace.golden_difference": f"{stage.golden_difference:.2e}",
         },
-        description=certificate_table(certificate),
+        description=describe_version(certificate),
         facts=(),
         sections=(("Candidates", candidates), ("Certificate", certificate_table(certificate))),
         rows=tuple(_rows(exported.candidates, certificate)),
@@ -64,7 +64,7 @@ def _metrics(
             "size_bytes": each.size_bytes,
             **vars(each.speed),
         }
-        yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+        yield from ((f"variant.{each.name}.{name}", float(v)) for name, v in values.items())
         if each.name == certificate.candidate:
             yield f"test.{certificate.metric_name}", float(each.stage.metric)
 
@@ -136,6 +136,17 @@ def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -
     if (reference := certificate.reference) is not None:
         size = "" if reference.size_bytes is None else f"{reference.size_bytes / 1024:,.0f} KiB, "
         yield f"compared with {reference.name}", f"{size}{name} {_number(reference.metric)}"
+
+
+def describe_version(certificate: GraphCertificate) -> str:
+    """Return the Markdown of a version's page: what it is in a sentence, and its certificate."""
+    name, chosen = certificate.metric_name, certificate.chosen
+    if chosen is None:
+        return certificate_table(certificate)
+    _, loss, size = _stage_cells(chosen)
+    said = f"{name} {_number(chosen.metric)} on {certificate.test_rows:,} test rows"
+    facts = ", ".join(fact for fact in (chosen.name, size, loss and f"loss {loss}") if fact)
+    return f"{said}: {facts}.\n\n{certificate_table(certificate)}"
 
 
 def certificate_table(certificate: GraphCertificate) -> str:

@@ -29,7 +29,7 @@ from millrace.tasks.kinds.certified import (
 from millrace.tasks.kinds.compared_rows import slice_columns, slice_values
 from millrace.tasks.kinds.language.draft_model import draft_of
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
-from millrace.tasks.kinds.language.language_report import variants_table
+from millrace.tasks.kinds.language.language_report import describe_chosen, variants_table
 from millrace.tasks.kinds.steps import Measured
 
 SAME = ("millrace.dataset_digest", "millrace.tokenizer_digest")
@@ -212,7 +212,8 @@ class LanguageEvidence:
     def describe(self, difference: float | None) -> tuple[str, str]:
         """Return the variants as a Markdown table, and the certificate as JSON."""
         certificate = certificate_of(self.files.package, LanguageCertificate)
-        text = variants_table(certificate.candidates, certificate)
+        variants = variants_table(certificate.candidates, certificate)
+        text = f"{describe_chosen(certificate)}\n\n{variants}"
         if difference is not None:
             certificate = certificate.with_live(LiveStage(difference))
             text += f"\n\n{difference:.1%} of the live Triton's golden answers"

@@ -54,7 +54,7 @@ def report_language(
             "samples.md": written,
         },
         tags=tags,
-        description=f"{baselines}\n\n{variants}",
+        description="\n\n".join((describe_chosen(certificate), baselines, variants)),
         facts=(
             *((f"{split} tokens", count) for split, count in counts.items()),
             *(("base", f"`{tags[tag]}`") for tag in (BASE_TAG,) if tag in tags),
@@ -107,7 +107,7 @@ def _metrics(
             "ms_per_token": speed.ms_per_token,
             **{f"tokens_per_second_{n}": rate for n, rate in speed.tokens_per_second.items()},
         }
-        yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+        yield from ((f"variant.{each.name}.{name}", float(v)) for name, v in values.items())
         if each.name == chosen:
             yield "test.perplexity", float(stage.perplexity)
     yield "test.unigram", baselines.unigram
@@ -180,6 +180,15 @@ def _in_words(candidate: LanguageCandidate, certificate: LanguageCertificate) ->
         f"{rates} tokens/s at {streams} streams"
         f"{', ' + candidate.reason if candidate.reason else ''}{mark}"
     )
+
+
+def describe_chosen(certificate: LanguageCertificate) -> str:
+    """Return in a sentence what a version is."""
+    found = [each for each in certificate.candidates if each.name == certificate.candidate]
+    if not found or found[0].stage is None:
+        return f"{certificate.candidate}."
+    size = f"{found[0].size_bytes / 2**20:,.1f} MiB"
+    return f"perplexity {found[0].stage.perplexity:,.2f}: {found[0].name}, {size}."
 
 
 def baselines_table(baselines: "Baselines", certificate: LanguageCertificate) -> str:

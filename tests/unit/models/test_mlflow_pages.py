@@ -1,6 +1,13 @@
 import pytest
 
-from millrace.models.registry.mlflow_pages import REGISTRY, describe_promotion, page, version_page
+from millrace.models.registry.mlflow_pages import (
+    REGISTRY,
+    describe_promotion,
+    for_mlflow,
+    page,
+    version_page,
+)
+from millrace.tasks.reports.markdown import table
 
 
 def test_a_page_says_what_the_ui_is_used_for_inside_its_fragment() -> None:
@@ -32,3 +39,16 @@ def test_a_version_that_did_not_pass_is_not_proposed() -> None:
     assert says.startswith(
         "no version of m has passed its gates (versions: 2); `millrace run FILE`"
     )
+
+
+def test_columns_of_tables_have_space_between_them_however_often_they_are_written() -> None:
+    written = "before | after\n\n" + table(("a", "b"), [("1 | 2", "x"), ("", "y")])
+    shown = for_mlflow(written)
+    assert shown.splitlines()[2:] == [
+        "| a&emsp; | b |",
+        "| --- | --- |",
+        "| 1 \\| 2&emsp; | x |",
+        "| &emsp; | y |",
+    ]
+    assert shown.startswith("before | after")
+    assert for_mlflow(shown) == shown

@@ -162,14 +162,14 @@ def test_its_tags_and_metrics_are_those_that_were_measured() -> None:
         "millrace.golden_difference": "0.00e+00",
     }
     assert found.metrics == {
-        "test.fast.accuracy": 0.98765,
-        "test.fast.difference": 0.0,
-        "test.fast.size_bytes": 2**21,
-        "test.fast.p50_ms": 0.1234,
-        "test.fast.p99_ms": 1.5,
-        "test.fast.rows_per_second": 81234.5,
-        "test.fast.peak_memory_bytes": 2**27,
-        "test.fast.other_load": 0.0,
+        "variant.fast.accuracy": 0.98765,
+        "variant.fast.difference": 0.0,
+        "variant.fast.size_bytes": 2**21,
+        "variant.fast.p50_ms": 0.1234,
+        "variant.fast.p99_ms": 1.5,
+        "variant.fast.rows_per_second": 81234.5,
+        "variant.fast.peak_memory_bytes": 2**27,
+        "variant.fast.other_load": 0.0,
         "test.accuracy": 0.98765,
     }
 
@@ -189,7 +189,9 @@ def test_a_run_keeps_texts_and_pictures(
     found = reported(MEASURED, **options)
     assert set(found.texts) == {"encoding.json", "export/candidates.md"}
     assert [title for title, _ in found.sections] == ["Candidates", "Certificate"]
-    assert found.description == found.sections[1][1]
+    sentence, _, certificate = found.description.partition("\n\n")
+    assert sentence.endswith(" 0.9877 on 10 test rows: fast, loss +1.23%.")
+    assert certificate == found.sections[1][1]
 
 
 def test_an_engine_is_kept_with_the_run_and_what_can_be_made_again_is_not() -> None:

@@ -160,7 +160,7 @@ def test_every_variant_that_was_measured_has_metrics(tmp_path: Path) -> None:
     metrics = reported(tmp_path).metrics
     assert metrics["test.unigram"] == 200.0
     assert metrics["test.trigram"] == 50.0
-    of_one = {name.rpartition(".")[2] for name in metrics if name.startswith(f"test.{INT8}.")}
+    of_one = {name.rpartition(".")[2] for name in metrics if name.startswith(f"variant.{INT8}.")}
     assert of_one == {
         *("perplexity", "mean_kl", "top1_agreement", "size_bytes", "time_to_first_token_ms"),
         *("ms_per_token", "tokens_per_second_1", "tokens_per_second_8", "tokens_per_second_32"),

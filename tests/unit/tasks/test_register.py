@@ -37,7 +37,7 @@ PIPELINE = Pipeline.model_validate(
 )
 SNAPSHOT = Snapshot("texts", "uri", 3, "d" * 64, 10, TableSchema((), (), "text", ()), {}, {})
 REPORT = KindReport(
-    metrics={"test.openvino-int8.perplexity": 12.5},
+    metrics={"variant.openvino-int8.perplexity": 12.5},
     texts={"samples.md": "what it writes"},
     tags={"millrace.perplexity": "12.5000"},
     description="# How good it is",
