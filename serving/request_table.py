@@ -35,6 +35,8 @@ REQUESTS, REQUEST_LOG = "requests", "request_log"
 """Folder of the tables, and of the files that are not in them yet."""
 OPEN, CLOSED = ".open", ".jsonl"
 GIB = 2**30
+MOST_ANSWERS = 100
+"""Answers for a key that are looked up, the newest ones."""
 LOCK = "collecting.lock"
 
 
@@ -93,6 +95,24 @@ def collect_requests(
         if spec is not None and deltalake.DeltaTable.is_deltatable(uri):
             _limit(uri, spec)
     return Collected(rows, unreadable)
+
+
+def find_answers(uri: str, key: str, date: str | None = None) -> list[dict[str, Any]]:
+    """Return the answers for a key, with the rows that were asked, the newest first.
+
+    Args:
+        uri: the table; there may be none.
+        key: the rows' `_key`.
+        date: the only date, in UTC; None: all dates.
+    """
+    if not deltalake.DeltaTable.is_deltatable(uri):
+        return []
+    wanted = pa.compute.field(KEY) == key
+    if date is not None:
+        wanted &= pa.compute.field("date") == date
+    rows = deltalake.DeltaTable(uri).to_pyarrow_dataset().to_table(filter=wanted)
+    newest = rows.drop_columns("file").sort_by([("time", "descending")]).slice(0, MOST_ANSWERS)
+    return [{**each, "time": each["time"].isoformat()} for each in newest.to_pylist()]
 
 
 def forget_requests(installation: Installation, model: str, erasure: Erasure) -> Erased:

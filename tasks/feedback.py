@@ -4,11 +4,8 @@ The predictions are those of batch jobs, and the online answers of `serving.requ
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
 
-import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +18,7 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.named_version import version_named
 from millrace.serving.request_table import collect_requests
+from millrace.tasks.feedback_history import LiveDay, history_with, store_days
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.labelled_predictions import (
@@ -39,35 +37,8 @@ from millrace.tasks.labelled_predictions import (
 )
 from millrace.tasks.progress import log
 
-FEEDBACK = "feedback"
-"""Folder of the tables with what the labels of each model said."""
 BINS = 10
 """Bins of the probability in which the calibration is measured."""
-
-
-@dataclass(frozen=True)
-class LiveDay:
-    """How a version did on the labelled rows of one date.
-
-    Attributes:
-        date: the date of the partition; of an online answer, in UTC.
-        version: the version that answered.
-        source: `batch`, or `online` for the answers in the request log.
-        labels: number of rows with a label.
-        metric: what `value` is: accuracy or rmse.
-        value: the metric.
-        low: lower end of its 95% interval; None for rmse.
-        high: its upper end.
-    """
-
-    date: str
-    version: int
-    labels: int
-    metric: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    source: str = BATCH
 
 
 @dataclass(frozen=True)
@@ -158,7 +129,7 @@ def read_feedback(
         day for name, each in found_by.items() for day in _days(each, name, is_class=is_class)
     )
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
-    history = tuple(_with_stored(installation, model, days))
+    history = tuple(history_with(installation, model, days))
     falls = _find_falls(certified, history)
     reliability = tuple(_reliability(joined)) if is_class and joined.num_rows else ()
     for version, fall in falls.items():
@@ -175,7 +146,7 @@ def read_feedback(
         reliability,
         history,
     )
-    _store(installation, found)
+    store_days(installation, model, days)
     return found
 
 
@@ -253,46 +224,3 @@ def _certified(installation: Installation, model: str, versions: set[int]) -> di
         if measured.metric is not None and measured.rows:
             found[version] = Counted(measured.rows, round(measured.metric * measured.rows))
     return found
-
-
-def _with_stored(installation: Installation, model: str, days: Sequence[LiveDay]) -> list[LiveDay]:
-    """Return the days with those of earlier calls, the oldest first."""
-    uri, fresh = installation.table(FEEDBACK, model), {_place(asdict(each)) for each in days}
-    stored: list[LiveDay] = []
-    if deltalake.DeltaTable.is_deltatable(uri):
-        for row in deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist():
-            row.pop("measured_at")
-            stored.append(LiveDay(**row))
-    kept = [each for each in stored if _place(asdict(each)) not in fresh]
-    return sorted([*kept, *days], key=lambda each: (each.date, each.version))
-
-
-def _store(installation: Installation, found: Feedback) -> None:
-    """Replace the figures of these dates and versions in the model's table of feedback."""
-    if not found.days:
-        return
-    uri, now = installation.table(FEEDBACK, found.model), datetime.now(UTC).isoformat()
-    rows: list[dict[str, Any]] = [{**asdict(each), "measured_at": now} for each in found.days]
-    fresh = {_place(row) for row in rows}
-    if deltalake.DeltaTable.is_deltatable(uri):
-        earlier = deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist()
-        rows += [row for row in earlier if _place(row) not in fresh]
-    rows.sort(key=lambda row: (row["date"], row["version"]))
-    rows = [{"source": BATCH, **row} for row in rows]
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    deltalake.write_deltalake(uri, table, mode="overwrite", schema_mode="overwrite")
-
-
-def _place(row: Mapping[str, Any]) -> tuple[str, int, str]:
-    """Return what a day's figures are identified by; those of an earlier release are of a batch."""
-    return row["date"], row["version"], row.get("source", BATCH)
-
-
-SCHEMA = pa.schema(
-    [
-        *(("date", pa.string()), ("version", pa.int64()), ("labels", pa.int64())),
-        *(("metric", pa.string()), ("value", pa.float64())),
-        *(("low", pa.float64()), ("high", pa.float64()), ("source", pa.string())),
-        ("measured_at", pa.string()),
-    ]
-)

@@ -8,6 +8,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.serving_spec import RequireSpec
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.gates import Promotion, decide
 from millrace.models.registry.mlflow_pages import describe_verdict
@@ -187,10 +188,11 @@ def _decide_promotion(
         champion_metric=champion.metric if champion else None,
         smaller_is_better=smaller_is_better,
         requirement=requirement,
+        waits=None if pipeline.promotion.require.live_metric is None else WAITS_FOR_LABELS,
     )
     if refusal is not None:
         return decided
-    release = _describe_release(requirement, needs_approval=pipeline.promotion.require.approval)
+    release = _describe_release(requirement, pipeline.promotion.require)
     return replace(decided, release=release, beside=beside)
 
 
@@ -211,11 +213,20 @@ def _with_verdict(decided: Promotion, known: MlflowRegistry, version: ModelVersi
     return replace(decided, beside=replace(beside, verdict=verdict))
 
 
-def _describe_release(requirement: str | None, *, needs_approval: bool) -> str:
+WAITS_FOR_LABELS = "promotion.require.live_metric asks for labels of its own predictions"
+
+
+def _describe_release(requirement: str | None, require: RequireSpec) -> str:
     """Return whether a release would accept a version, in a sentence."""
     if requirement is not None:
         return f"a release would refuse it: {requirement}"
-    if needs_approval:
+    if (wanted := require.live_metric) is not None:
+        return (
+            f"a release would take it, once {wanted.labels:,} of its own predictions have a label "
+            "and they are right often enough: `millrace score FILE --version N`, then "
+            "`millrace feedback`"
+        )
+    if require.approval:
         return (
             "a release would take it, once a user who did not run its training has approved it "
             "with the tag millrace.approved_by"

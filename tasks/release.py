@@ -36,6 +36,7 @@ from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.alerts import REFUSED, Event, emit
+from millrace.tasks.feedback_history import live_figures
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import VersionEvidence, steps_of
 from millrace.tasks.progress import log
@@ -204,7 +205,8 @@ class MlflowRegistry:
             model: the model.
             version: its version.
             previous: the version that it would replace; None if there is none.
-            unapproved: whether the version may still lack an approval.
+            unapproved: whether the version may still lack an approval, and labels of its own
+                predictions.
         """
         package = self._package(model, version)
         trust = self.registry.trust
@@ -213,7 +215,7 @@ class MlflowRegistry:
         if unsigned:  # then its pipeline file cannot be trusted either
             require = trust.owners_requirement(model)
         if unapproved:
-            require = require.model_copy(update={"approval": False})
+            require = require.model_copy(update={"approval": False, "live_metric": None})
         measured = self._evidence(model, version).measured()
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None
@@ -227,6 +229,7 @@ class MlflowRegistry:
             author=self.registry.author(package.version) if require.approval else "",
             tags=package.version.tags,
             unsigned=unsigned,
+            live=live_figures(self.installation, model, version) if require.live_metric else None,
         )
         return refusal(require, credentials, incumbent)
 

@@ -1,8 +1,8 @@
-"""`millrace lineage`: traces a row of predictions back to the files of the training data."""
+"""`millrace lineage`: traces a prediction or an online answer back to the training data's files."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.models.common.errors import InputError, MillraceError
@@ -15,6 +15,8 @@ from millrace.models.registry.version_files import parse_dataset
 from millrace.models.registry.version_retention import KEPT_TAGS, StoredRuns
 from millrace.serving.batch.input.row_lineage import Origin, find_origins, find_refusals
 from millrace.serving.release.ledger import ledger_of
+from millrace.serving.request_table import REQUESTS, find_answers
+from millrace.tasks.collect_requests import collect_model
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,24 @@ class Lineage:
     """The lineage of one row.
 
     Attributes:
-        origin: the row's input file, batch job and commit.
+        origin: the row's input file, batch job and commit; None for an online answer.
         version: the model version's run and tags in the registry, or why they cannot be read.
         data: the sources of the snapshot that the version was trained on, with sizes and digests.
         releases: the events in which that version was released, the newest first.
+        answer: an online answer: request, time, row, prediction and score; empty for a batch job.
     """
 
-    origin: Origin
+    origin: Origin | None
     version: Mapping[str, Any]
     data: Mapping[str, Any]
     releases: Sequence[Mapping[str, Any]]
+    answer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def trace_rows(
     installation: Installation, table: str, key: str, date: str | None = None
 ) -> list[Lineage]:
-    """Return the lineage of every row whose `_key` is `key`.
+    """Return the lineage of every row whose `_key` is `key`: online answers, and batch jobs' rows.
 
     Args:
         installation: locates the tables and the registry.
@@ -50,9 +54,12 @@ def trace_rows(
     """
     is_model = "/" not in table and not table.startswith(".")
     uri = installation.table(PREDICTIONS, table) if is_model else table
+    answers = _answers(installation, table, key, date) if is_model else []
     try:
         origins = find_origins(uri, key, date)
     except InputError:
+        if answers:
+            return answers
         dead = installation.table(DEAD_LETTERS, table) if is_model else ""
         if is_model and (refused := find_refusals(dead, key, date)):
             raise InputError(
@@ -62,23 +69,36 @@ def trace_rows(
                 hint=f"it is in {dead}, with the cells as they were read",
             ) from None
         raise
-    return [_trace(installation, origin) for origin in origins]
+    return [*answers, *(_trace(installation, origin) for origin in origins)]
+
+
+def _answers(installation: Installation, model: str, key: str, date: str | None) -> list[Lineage]:
+    with suppress(OSError):  # what is in the table already is useful on a full disk too
+        collect_model(installation, model)
+    found = find_answers(installation.table(REQUESTS, model), key, date)
+    return [
+        replace(_trace_version(installation, model, int(row["model_version"])), answer=row)
+        for row in found
+    ]
 
 
 def _trace(installation: Installation, origin: Origin) -> Lineage:
     model, number = origin.committed.get("model"), origin.committed.get("model_version")
     if model is None or number is None:
         return Lineage(origin, {}, {}, [])
+    return replace(_trace_version(installation, model, int(number)), origin=origin)
+
+
+def _trace_version(installation: Installation, model: str, number: int) -> Lineage:
     events = ledger_of(installation).releases(model)
     released = [
         {"at": each.at, "kind": each.kind, "asked_by": each.asked_by, "reason": each.reason}
         for each in sorted(events, key=lambda each: each.at, reverse=True)
-        if each.version == int(number)
+        if each.version == number
     ]
-    version = _read_version(installation, model, int(number))
-    return Lineage(
-        origin, version, _read_sources(installation, version.get("dataset", "")), released
-    )
+    version = _read_version(installation, model, number)
+    sources = _read_sources(installation, version.get("dataset", ""))
+    return Lineage(None, version, sources, released)
 
 
 def _read_version(installation: Installation, model: str, number: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def lineage(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
+    """Trace a scored row, or an online answer: file or request, version, run, dataset, release."""
     from millrace.flows.score_dates import parse_date
 
     if date is not None:

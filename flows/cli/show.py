@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millrace.flows.services.control import ServiceStatus, Status
     from millrace.flows.train_model import TrainOutcome
     from millrace.models.registry.gates import Promotion
+    from millrace.serving.batch.input.row_lineage import Origin
     from millrace.serving.batch.monitoring.batch_report import BatchReport
     from millrace.serving.release.live import Served
     from millrace.serving.release.outcome import Outcome
@@ -333,23 +334,12 @@ def _speed_rows(report: "BatchReport") -> list[Row]:
 def show_lineage(found: "Sequence[Lineage]") -> None:
     """Print the lineage of each row, the newest date first."""
     for each in found:
-        print_table(
-            f"lineage of {each.origin.row['_key']}", ("what", "value"), [*_lineage_rows(each)]
-        )
+        row = each.answer if each.origin is None else each.origin.row
+        print_table(f"lineage of {row['_key']}", ("what", "value"), [*_lineage_rows(each)])
 
 
 def _lineage_rows(found: "Lineage") -> Iterator[Row]:
-    origin = found.origin
-    row = {name: value for name, value in origin.row.items() if name not in ("_key", "_row")}
-    yield "row", _join(row)
-    yield (
-        "from",
-        f"row {origin.place:,} of {origin.file or 'an unknown file'}, counted from 0",
-    )
-    if origin.manifest or origin.source:
-        yield "input", _join({**origin.source, **origin.manifest})
-    yield "job", f"{origin.job}, version {origin.table_version} of the table"
-    yield "committed", _join(origin.committed)
+    yield from _answer_rows(found.answer) if found.origin is None else _origin_rows(found.origin)
     if found.version:
         yield "model", _join(found.version)
     for file in found.data.get("files", [found.data] if found.data else []):
@@ -360,6 +350,26 @@ def _lineage_rows(found: "Lineage") -> Iterator[Row]:
         yield "release", "none: this home has not released the version"
     for event in found.releases:
         yield "release", _join(event)
+
+
+def _origin_rows(origin: "Origin") -> Iterator[Row]:
+    row = {name: value for name, value in origin.row.items() if name not in ("_key", "_row")}
+    yield "row", _join(row)
+    yield (
+        "from",
+        f"row {origin.place:,} of {origin.file or 'an unknown file'}, counted from 0",
+    )
+    if origin.manifest or origin.source:
+        yield "input", _join({**origin.source, **origin.manifest})
+    yield "job", f"{origin.job}, version {origin.table_version} of the table"
+    yield "committed", _join(origin.committed)
+
+
+def _answer_rows(answer: Mapping[str, Any]) -> Iterator[Row]:
+    yield "asked", f"row {answer['row_number']} of the request {answer['request']}"
+    yield "at", str(answer["time"])
+    yield "row", str(answer["row"])
+    yield "answer", _join({name: answer[name] for name in ("prediction", "score")})
 
 
 def _shorten(text: str) -> str:

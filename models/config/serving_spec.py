@@ -8,6 +8,22 @@ from millrace.models.config import Spec
 from millrace.models.config.language_spec import GenerationSpec
 
 
+def _wrap_value(value: object) -> object:
+    """Accept `live_metric: 0.9` as short for `live_metric: {value: 0.9}`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"value": value} if is_number else value
+
+
+class LiveMetricSpec(Spec):
+    """What a version's own predictions must reach on labels that came back."""
+
+    value: float = Field(
+        description="Least accuracy, or for numbers the largest rmse, of its own predictions, as "
+        "`millrace feedback` found it."
+    )
+    labels: int = Field(200, ge=1, description="Least number of these predictions with a label.")
+
+
 class RequireSpec(Spec):
     """What a version needs before it gets traffic, whoever set the alias."""
 
@@ -31,6 +47,12 @@ class RequireSpec(Spec):
         False,
         description="Require the tag millrace.approved_by, set to a name other than that of the "
         "user who ran the training.",
+    )
+    live_metric: Annotated[LiveMetricSpec | None, BeforeValidator(_wrap_value)] = Field(
+        None,
+        description="Require that the version's own predictions were right often enough on labels "
+        "that came back: `millrace score FILE --version N`, then `millrace feedback`. A number "
+        "alone is its `value`. null: not required.",
     )
 
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace.models.config.serving_spec import RequireSpec
+from millrace.models.config.serving_spec import LiveMetricSpec, RequireSpec
+
+MANUAL = "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def decide(
     champion_metric: float | None,
     smaller_is_better: bool = False,
     requirement: str | None = None,
+    waits: str | None = None,
 ) -> Promotion:
     """Decide whether a new version gets the aliases challenger and champion.
 
@@ -74,6 +77,7 @@ def decide(
         smaller_is_better: whether the smaller of two metrics is better, as for perplexity.
         requirement: why a release would refuse the version, other than a missing approval; None
             if it would not.
+        waits: what a release would wait for, so that the version is no champion yet; None: nothing.
     """
     if refusal is not None:
         return Promotion(False, False, f"it did not pass its gates: {refusal}")
@@ -81,12 +85,9 @@ def decide(
         return Promotion(False, False, f"its metric is {metric}")
     if requirement is not None:
         return Promotion(False, False, f"a release would refuse it: {requirement}")
-    if mode == "manual":
-        return Promotion(
-            True,
-            False,
-            "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`",
-        )
+    held = MANUAL if mode == "manual" else waits
+    if held is not None:
+        return Promotion(True, False, held)
     if champion is None:
         return Promotion(True, True, "there was no champion")
     if champion_metric is None:
@@ -97,6 +98,21 @@ def decide(
     if no_worse:
         return Promotion(True, True, f"no worse: {compared}")
     return Promotion(True, False, f"worse: {compared}")
+
+
+@dataclass(frozen=True)
+class LiveFigures:
+    """How a version's own predictions did on labels that came back, over all dates.
+
+    Attributes:
+        metric: `accuracy` or `rmse`.
+        value: its value.
+        labels: number of labels.
+    """
+
+    metric: str
+    value: float
+    labels: int
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,7 @@ class Credentials:
         author: the user who ran the training; empty if not known.
         tags: its tags in the registry.
         unsigned: why it counts as not signed; empty if a key that this home trusts signed it.
+        live: what `millrace feedback` found of its predictions; None if nothing is known.
     """
 
     passed: bool
@@ -120,6 +137,7 @@ class Credentials:
     tags: Mapping[str, str]
     smaller_is_better: bool = False
     unsigned: str = ""
+    live: LiveFigures | None = None
 
     @property
     def approved_by(self) -> str:
@@ -156,15 +174,42 @@ def refusal(
         return f"it is not trusted: {credentials.unsigned}"
     if require.certificate and not credentials.passed:
         return "its certificate says that it did not pass its gates"
-    if require.approval and not credentials.approved_by:
-        return "nobody approved it: set the tag millrace.approved_by, then run `millrace release`"
-    if require.approval and not credentials.author:
-        return "it is not known who ran its training, so its approval cannot be checked"
-    if require.approval and credentials.approved_by == credentials.author:
-        return f"{credentials.author} ran its training, so another user has to approve it"
-    if incumbent is None or require.max_metric_drop is None:
-        return None
+    if require.approval and (fault := _approval_fault(credentials)) is not None:
+        return fault
+    fault = _live_fault(require.live_metric, credentials.live)
+    if fault is not None or incumbent is None or require.max_metric_drop is None:
+        return fault
     return _drop(require.max_metric_drop, credentials, incumbent)
+
+
+def _approval_fault(credentials: Credentials) -> str | None:
+    if not credentials.approved_by:
+        return "nobody approved it: set the tag millrace.approved_by, then run `millrace release`"
+    if not credentials.author:
+        return "it is not known who ran its training, so its approval cannot be checked"
+    if credentials.approved_by == credentials.author:
+        return f"{credentials.author} ran its training, so another user has to approve it"
+    return None
+
+
+def _live_fault(required: LiveMetricSpec | None, live: LiveFigures | None) -> str | None:
+    if required is None:
+        return None
+    if live is None or live.labels < required.labels:
+        return (
+            f"{0 if live is None else live.labels:,} of its own predictions have a label, and "
+            f"promotion.require.live_metric asks for {required.labels:,}: score rows with "
+            "`millrace score FILE --version N`, then `millrace feedback`, then `millrace release`"
+        )
+    is_error = live.metric == "rmse"
+    # A NaN is neither below nor above, and is refused.
+    if live.value <= required.value if is_error else live.value >= required.value:
+        return None
+    where = "above" if is_error else "below"
+    return (
+        f"its live {live.metric} of {live.value:.4g} on {live.labels:,} labels is {where} "
+        f"{required.value:g}, which promotion.require.live_metric asks for"
+    )
 
 
 def _drop(allowed: float, credentials: Credentials, incumbent: Incumbent) -> str | None:

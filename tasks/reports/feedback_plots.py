@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from millrace.tasks.feedback import Feedback, LiveDay
+from millrace.tasks.feedback import Feedback
+from millrace.tasks.feedback_history import LiveDay
 from millrace.tasks.labelled_predictions import BATCH, ONLINE
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
 from typing import Literal
 
 import pytest
+from pydantic import ValidationError
 
-from millrace.models.registry.gates import decide
+from millrace.models.config.serving_spec import RequireSpec
+from millrace.models.registry.gates import Credentials, LiveFigures, decide, refusal
 
 NAN = float("nan")
 
@@ -45,6 +47,41 @@ def test_who_gets_which_alias(
         champion_metric=champion_metric,
     )
     assert (decided.challenger, decided.champion) == aliases
+
+
+def test_what_waits_for_labels_is_no_champion_yet() -> None:
+    decided = decide(
+        mode="auto", refusal=None, metric=0.9, champion=None, champion_metric=None, waits="labels"
+    )
+    assert (decided.challenger, decided.champion, decided.reason) == (True, False, "labels")
+
+
+@pytest.mark.parametrize(
+    ("asked", "live", "words"),
+    [
+        (0.9, None, "0 of its own predictions have a label"),
+        (0.9, LiveFigures("accuracy", 0.95, 199), "199 of its own predictions have a label"),
+        (0.9, LiveFigures("accuracy", 0.95, 200), None),
+        (0.9, LiveFigures("accuracy", 0.9, 200), None),
+        (0.9, LiveFigures("accuracy", 0.85, 1000), "accuracy of 0.85 on 1,000 labels is below"),
+        (0.9, LiveFigures("accuracy", NAN, 1000), "is below 0.9"),
+        ({"value": 2.5, "labels": 10}, LiveFigures("rmse", 2.0, 10), None),
+        ({"value": 2.5, "labels": 10}, LiveFigures("rmse", 3.0, 10), "rmse of 3 on 10 labels"),
+        ({"value": 2.5, "labels": 10}, LiveFigures("rmse", NAN, 10), "is above 2.5"),
+    ],
+)
+def test_own_predictions_must_be_right_often_enough(
+    asked: object, live: LiveFigures | None, words: str | None
+) -> None:
+    require = RequireSpec.model_validate({"live_metric": asked})
+    found = refusal(require, Credentials(True, 0.9, "accuracy", "", {}, live=live), None)
+    assert found is None if words is None else found is not None and words in found
+
+
+@pytest.mark.parametrize("asked", [True, "much", {"labels": 3}, {"value": 1, "labels": 0}])
+def test_what_is_no_live_metric_is_refused(asked: object) -> None:
+    with pytest.raises(ValidationError):
+        RequireSpec.model_validate({"live_metric": asked})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from millrace.models.config.serving_spec import RequestLogSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.request_table import Collected, collect_requests
-from millrace.tasks.feedback import FEEDBACK, describe_fall, read_feedback
+from millrace.tasks.feedback import describe_fall, read_feedback
+from millrace.tasks.feedback_history import FEEDBACK
 from millrace.tasks.reports.feedback_plots import feedback_pictures
 from millrace.tasks.retention.forget import forget
 from tests.integration.planted import LABELS, good, ingest_rows, plant

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from millrace.models.common.installation import Installation
-from millrace.models.registry.gates import Promotion
+from millrace.models.registry.gates import LiveFigures, Promotion
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import CHALLENGER, CHAMPION
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
+from millrace.tasks.feedback_history import LiveDay, live_figures, store_days
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.register import promote
 from millrace.tasks.release import MlflowRegistry
@@ -84,6 +85,28 @@ def test_a_missing_approval_is_no_refusal_but_is_said(installation: Installation
     assert refusal_of_a_release(installation, first, None) is not None
     assert found.challenger
     assert "approved it with the tag millrace.approved_by" in found.release
+
+
+def test_missing_labels_are_no_refusal_but_are_said_until_they_come(
+    installation: Installation,
+) -> None:
+    require = {"live_metric": {"value": 0.8, "labels": 50}}
+    spec = {"promotion": {"mode": "auto", "require": require}}
+    (first,) = planted(installation, "labelled", {"pipeline": spec})
+    found = promoted(installation, first, 1.0)
+    assert "0 of its own predictions" in (refusal_of_a_release(installation, first, None) or "")
+    assert (found.challenger, found.champion) == (True, False)
+    assert "once 50 of its own predictions have a label" in found.release
+    days = [
+        LiveDay("2026-11-20", 1, 40, "accuracy", 1.0),
+        LiveDay("2026-11-21", 1, 60, "accuracy", 0.7, source="online"),
+        LiveDay("2026-11-21", 2, 999, "accuracy", 0.1),
+    ]
+    store_days(installation, "labelled", days)
+    assert live_figures(installation, "labelled", 1) == LiveFigures(
+        "accuracy", pytest.approx(0.82), 100
+    )
+    assert refusal_of_a_release(installation, first, None) is None
 
 
 def test_what_was_refused_is_nothing_to_beat(installation: Installation) -> None:
