@@ -26,6 +26,7 @@ SECONDS = 5.0
 REFUSED, FAILED = "millrace.release.refused", "millrace.flow.failed"
 DRIFT, LATE = "millrace.batch.drift", "millrace.batch.late"
 NOT_SCORED = "millrace.batch.dead_letters"
+ONLINE_DRIFT = "millrace.online.drift"
 FELL = "millrace.accuracy.fell"
 
 

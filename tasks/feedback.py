@@ -6,14 +6,17 @@ The predictions are those of batch jobs, and the online answers of `serving.requ
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.comparison.live_metric import Counted, Fall, find_fall, wilson
+from millrace.models.data.schema import KEY
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.named_version import version_named
@@ -35,8 +38,11 @@ from millrace.tasks.labelled_predictions import (
     prediction_tables,
     read_labels,
 )
+from millrace.tasks.online_drift import OnlineDrift, read_online_drift
 from millrace.tasks.progress import log
 
+MOST_KEYS = 3
+"""Keys that an error names."""
 BINS = 10
 """Bins of the probability in which the calibration is measured."""
 
@@ -72,6 +78,7 @@ class Feedback:
         falls: the falls of the accuracy that are more than chance, by version.
         reliability: the bins of the calibration.
         history: the days, with those of earlier calls.
+        drift: how far the rows of the newest week of logged requests are from the training rows.
     """
 
     model: str
@@ -84,12 +91,13 @@ class Feedback:
     falls: Mapping[int, Fall]
     reliability: tuple[Reliability, ...] = ()
     history: tuple[LiveDay, ...] = ()
+    drift: tuple[OnlineDrift, ...] = ()
 
 
 def read_feedback(
     installation: Installation,
     model: str,
-    source: str,
+    source: str | None,
     *,
     label: str | None = None,
     key: Sequence[str] = (),
@@ -104,7 +112,7 @@ def read_feedback(
         installation: where the registry and the tables are.
         model: the model.
         source: the labels: a file, a glob, a URI or a Delta table, with the key, the label and
-            perhaps `date`.
+            perhaps `date`; None: no new labels.
         label: the column of the labels; None: the target of the dataset.
         key: the key columns; empty: those of the pipeline.
         date: the only date whose predictions are labelled; None: all of them.
@@ -119,6 +127,9 @@ def read_feedback(
     collect_requests(
         installation, model, pipeline.serving.request_log, dataset_columns(installation, pipeline)
     )
+    drift = read_online_drift(installation, model, pipeline.batch.max_drift)
+    if source is None:
+        return _without_labels(installation, model, drift)
     tables = prediction_tables(installation, model)
     kind = kind_of_predictions(model, tables)
     labels, unreadable = read_labels(installation, pipeline, source, label, key, kind)
@@ -145,9 +156,50 @@ def read_feedback(
         falls,
         reliability,
         history,
+        drift,
     )
+    _require_matches(found, labels, tables)
     store_days(installation, model, days)
     return found
+
+
+def _without_labels(
+    installation: Installation, model: str, drift: tuple[OnlineDrift, ...]
+) -> Feedback:
+    """Return what earlier labels said, and the drift of the requests."""
+    history = tuple(history_with(installation, model, ()))
+    if not history and not drift:
+        raise InputError(
+            f"there is nothing to say of {model}",
+            seen="no labels so far, and no logged requests of a version with its training rows",
+            hint="name labels with --labels FILE, or set serving.request_log",
+        )
+    return Feedback(model, (), 0, 0, 0, None, {}, {}, history=history, drift=drift)
+
+
+def _require_matches(
+    found: Feedback, labels: pa.Table, tables: Mapping[str, deltalake.DeltaTable]
+) -> None:
+    """Refuse labels of which none has a prediction: they have another key.
+
+    Raises:
+        InputError: none has one.
+    """
+    if found.matched or not labels.num_rows:
+        return
+    wanted = ds.field(KEY).isin(labels[KEY].combine_chunks())
+    if any(each.to_pyarrow_dataset().count_rows(filter=wanted) for each in tables.values()):
+        return  # they are of other dates
+    known = [
+        each.to_pyarrow_dataset().head(MOST_KEYS, columns=[KEY])[KEY] for each in tables.values()
+    ]
+    keys = [str(key) for column in known for key in column.drop_null().to_pylist()]
+    mine = labels[KEY].slice(0, MOST_KEYS).to_pylist()
+    raise InputError(
+        f"none of {labels.num_rows:,} labels has a prediction of {found.model}",
+        seen=f"keys of labels: {', '.join(mine)}; of predictions: {', '.join(keys) or 'none'}",
+        hint="name the key's columns with --key, and score with the same batch.key",
+    )
 
 
 def _find_falls(certified: Mapping[int, Counted], days: Sequence[LiveDay]) -> dict[int, Fall]:

@@ -1,5 +1,6 @@
 """`millrace feedback`: labels that came back, beside what was predicted."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,19 +14,27 @@ from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.flows.settings import Settings
+    from millrace.serving.batch.monitoring.drift import Drift
+    from millrace.tasks.alerts import Event
     from millrace.tasks.feedback import Feedback
+    from millrace.tasks.feedback_history import LiveDay
+    from millrace.tasks.online_drift import OnlineDrift
 
 EVENT_SECONDS = 10.0
+MOST_COLUMNS = 8
+"""Columns of the requests whose drift is printed, the largest."""
 
 
 def feedback(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model.")],
     labels: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="FILE", help="The labels: a file, a glob, a URI or a Delta table, with keys."
+            metavar="FILE",
+            help="The labels: a file, a glob, a URI or a Delta table, with keys. Without it, what "
+            "earlier labels said.",
         ),
-    ],
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="The column of the labels; the dataset's target if left out.")
     ] = None,
@@ -45,7 +54,7 @@ def feedback(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Join labels to a model's predictions by key: live accuracy by day, and a fall of it."""
+    """Join labels to predictions by key: live accuracy by day, its fall, and drift of requests."""
     chosen = prepare()
     with console.reserve_stdout(), report_while("joining the labels"):
         from millrace.tasks import feedback as task
@@ -57,63 +66,101 @@ def feedback(
         from millrace.tasks.reports.feedback_plots import feedback_pictures
 
         write_pictures(feedback_pictures(found), pictures)
-    if found.falls:
-        _tell(found, chosen, retrain=retrain)
-    if as_json:
-        console.print_json(found)
-        return
-    rows = [
-        (
-            each.date,
-            str(each.version),
-            each.source,
-            f"{each.labels:,}",
-            f"{each.value:.4g}",
-            "" if each.low is None else f"{each.low:.4f} to {each.high:.4f}",
-            _certified(found.certified.get(each.version)),
-        )
-        for each in found.days
-    ]
-    metric = found.days[0].metric if found.days else "accuracy"
-    head = ("date", "version", "of", "labels", metric, "95% interval", "certified")
-    console.print_table(f"{found.model}, live", head, rows)
-    unmatched = found.labels - found.matched - found.unreadable
-    console.print_line(f"labels: {found.labels:,}, {unmatched:,} of them without a prediction")
+    if events := list(_events(found)):
+        _tell(events, chosen)
+    if retrain and found.falls:
+        _retrain(model, chosen)
+    console.print_json(found) if as_json else _show(found, has_labels=labels is not None)
+
+
+def _show(found: "Feedback", *, has_labels: bool) -> None:
+    days = found.days if has_labels else found.history
+    if days:
+        head = ("date", "version", "of", "labels", days[0].metric, "95% interval", "certified")
+        console.print_table(f"{found.model}, live", head, [_day(each, found) for each in days])
+    if has_labels:
+        unmatched = found.labels - found.matched - found.unreadable
+        console.print_line(f"labels: {found.labels:,}, {unmatched:,} of them without a prediction")
     if found.unreadable:
         console.print_line(f"unreadable labels: {found.unreadable:,}")
     if found.calibration is not None:
         console.print_line(f"calibration error: {found.calibration:.4f}")
-    for version, fall in found.falls.items():
-        console.print_line(f"warning: version {version}: {task.describe_fall(fall)}")
+    for asked in found.drift:
+        title = f"requests to version {asked.version} since {asked.since}: {asked.rows:,} rows"
+        rows = [
+            (each.column, f"{each.psi:.3f}", f"{asked.limit + each.noise:.3f}", _mark(each, asked))
+            for each in asked.columns[:MOST_COLUMNS]
+        ]
+        console.print_table(title, ("column", "PSI", "limit", ""), rows)
+    for event in _events(found):
+        console.print_line(f"warning: {event.text}")
 
 
-def _tell(found: "Feedback", settings: "Settings", *, retrain: bool) -> None:
-    """Send the falls to the Prefect of `up`, for automations, and start the training."""
+def _day(day: "LiveDay", found: "Feedback") -> tuple[str, ...]:
+    return (
+        day.date,
+        str(day.version),
+        day.source,
+        f"{day.labels:,}",
+        f"{day.value:.4g}",
+        "" if day.low is None else f"{day.low:.4f} to {day.high:.4f}",
+        _certified(found.certified.get(day.version)),
+    )
+
+
+def _mark(drift: "Drift", asked: "OnlineDrift") -> str:
+    return "drifted" if drift.exceeds(asked.limit) else ""
+
+
+def _events(found: "Feedback") -> Iterator["Event"]:
+    """Return what people should be told: falls of the accuracy, and columns that drifted."""
+    from millrace.tasks.alerts import FELL, ONLINE_DRIFT, Event
+    from millrace.tasks.feedback import describe_fall
+
+    if found.falls:
+        falls = {str(version): asdict(fall) for version, fall in found.falls.items()}
+        said = [f"version {n}: {describe_fall(fall)}" for n, fall in found.falls.items()]
+        yield Event(FELL, found.model, "; ".join(said), falls)
+    for asked in found.drift:
+        if asked.over:
+            names = ", ".join(f"{each.column} (PSI {each.psi:.2f})" for each in asked.over)
+            text = f"requests to version {asked.version} drifted from its training rows: {names}"
+            columns = {each.column: each.psi for each in asked.over}
+            details = {"model_version": asked.version, "limit": asked.limit, "columns": columns}
+            yield Event(ONLINE_DRIFT, found.model, text, details)
+
+
+def _tell(events: Sequence["Event"], settings: "Settings") -> None:
+    """Send events to the Prefect of `up`, for automations, and to the webhook."""
     from millrace.flows import tool_variables
     from millrace.flows.run_state import is_supervisor_alive
-    from millrace.tasks import feedback as task
-    from millrace.tasks.alerts import FELL, Event, post
+    from millrace.tasks.alerts import post
 
-    falls = {str(version): asdict(fall) for version, fall in found.falls.items()}
-    said = [f"version {n}: {task.describe_fall(fall)}" for n, fall in found.falls.items()]
-    event = Event(FELL, found.model, "; ".join(said), falls)
     if not is_supervisor_alive(settings.run):
-        post(event)
-        if retrain:
-            report("nothing is trained: `millrace up` does not run")
+        for event in events:
+            post(event)
         return
     tool_variables.apply(settings)
     from prefect.events.worker import EventsWorker
 
     from millrace.tasks.alerts import emit
 
-    emit(event)
+    for event in events:
+        emit(event)
     EventsWorker.drain_all(timeout=EVENT_SECONDS)
-    if retrain:
-        from millrace.flows.deployments import change_schedules
 
-        run = change_schedules.run_now(settings, f"train-{found.model}")
-        report(f"started {run}, as the accuracy fell")
+
+def _retrain(model: str, settings: "Settings") -> None:
+    """Start the training that `up` has on schedule."""
+    from millrace.flows.run_state import is_supervisor_alive
+
+    if not is_supervisor_alive(settings.run):
+        report("nothing is trained: `millrace up` does not run")
+        return
+    from millrace.flows.deployments import change_schedules
+
+    run = change_schedules.run_now(settings, f"train-{model}")
+    report(f"started {run}, as the accuracy fell")
 
 
 def _certified(share: float | None) -> str:

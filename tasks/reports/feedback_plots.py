@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from millrace.serving.batch.monitoring.batch_plots import drift_figure
 from millrace.tasks.feedback import Feedback
 from millrace.tasks.feedback_history import LiveDay
 from millrace.tasks.labelled_predictions import BATCH, ONLINE
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
 
 
 def feedback_pictures(found: Feedback) -> dict[str, "Figure"]:
-    """Return the pictures, by the names of their files; there are none without labels."""
+    """Return the pictures, by the names of their files; of what is known."""
     figures = {}
     if found.history:
         figures["live.png"] = live_figure(found)
     if found.reliability:
         figures["calibration.png"] = calibration_figure(found)
+    for each in found.drift:
+        figures[f"drift-version-{each.version}.png"] = drift_figure(each.columns, each.limit)
     return figures
 
 
