@@ -1,20 +1,20 @@
-"""Measures the configurations of `planner_gpu.yaml` on a GPU of this machine.
+"""Trains the configurations of `planner_gpu.yaml` on a GPU of this machine.
 
 `python -m bench.planner_gpu ROWS.csv [PREFIX]` trains them one after the other in one Ray Train
-worker, because the start of a worker takes longer than most of them, and exports those that ONNX
-Runtime serves. It writes a row for each quantity that was measured.
+worker, because the start of a worker takes longer than most of them. It writes a row for each
+quantity that was measured. `planner_gpu_graphs` measures their graphs.
 """
 
 import csv
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -86,34 +86,24 @@ class _NamedRun:
 
 
 def train_all(config: Mapping[str, Any]) -> None:
-    """Train every job on this worker, and write its history into its folder.
-
-    A network's checkpoint too, which is exported; that of a decoder would be gigabytes.
-    """
+    """Train every job on this worker, and write its history into its folder."""
     import torch
-
-    from millrace.models.training.network_job import NetworkJob
 
     for job, folder in zip(config["jobs"], config["folders"], strict=True):
         history: list[dict[str, Any]] = []
-        keep = partial(_keep, history, folder if isinstance(job, NetworkJob) else None)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        job.run(None, keep)
+        job.run(None, partial(_keep, history))
         (folder / HISTORY).write_text(json.dumps(history))
 
 
-def _keep(
-    history: list[dict[str, Any]], folder: Path | None, metrics: dict[str, Any], write: Any
-) -> None:
+def _keep(history: list[dict[str, Any]], metrics: dict[str, Any], write: Any) -> None:
     history.append(metrics)
-    if write is not None and folder is not None:
-        write(folder)
 
 
-def train_on_ray(runs: Sequence[Run], folder: Path) -> list[tuple[Path, list[dict[str, Any]]]]:
-    """Return the checkpoint folder and the history of each run."""
+def train_on_ray(runs: Sequence[Run], folder: Path) -> list[list[dict[str, Any]]]:
+    """Return the history of each run."""
     import ray
     import ray.train
     from ray.train.torch import TorchTrainer
@@ -131,7 +121,7 @@ def train_on_ray(runs: Sequence[Run], folder: Path) -> list[tuple[Path, list[dic
         run_config=ray.train.RunConfig(name="planner", storage_path=str(folder)),
     ).fit()
     ray.shutdown()
-    return [(each, json.loads((each / HISTORY).read_text())) for each in folders]
+    return [json.loads((each / HISTORY).read_text()) for each in folders]
 
 
 Measured = tuple[str, float, Mapping[str, float]]
@@ -154,74 +144,46 @@ def trained_measures(
         yield "training_memory", peak, terms["training_memory"]
 
 
-def served_measures(
-    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], machines: Any, folder: Path
-) -> Iterator[Measured]:
-    """Export a network, and yield what its variants measured."""
-    from millrace.models.planner.run_terms import online_terms
+def own_machines() -> Any:
+    """Return the GPU of this machine; the catalogue must have it."""
+    import torch
 
-    online = run.work.online
-    if online.engine != "onnxruntime":
-        return
-    for candidate in candidates_of(run, checkpoint, history, folder):
-        variant = next(each for each in online.variants if each.name == candidate.name)
-        if candidate.speed is None:
-            sys.stderr.write(f"{run.pipeline.name} {candidate.name}: {candidate.reason}\n")
-            continue
-        terms = online_terms(run.work, variant, machines)
-        yield "online_call", candidate.speed.latency_ms / 1000, terms["online_call"]
-        yield "online_unit", 1 / candidate.speed.per_second, terms["online_unit"]
+    from millrace.models.planner.catalogue import Machines, device_named
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    device = device_named(gpu)
+    if device is None:
+        raise SystemExit(f"the catalogue has no {gpu}")
+    return Machines(gpu, device)
 
 
-def candidates_of(
-    run: Run, checkpoint: Path, history: Sequence[Mapping[str, Any]], folder: Path
-) -> list[Any]:
-    """Export the trained model, and measure the candidates on the GPU."""
-    from millrace.models.common.installation import Installation
-    from millrace.tasks.kinds.steps import Trained, steps_of
-
-    place = folder / f"{run.pipeline.name}-export"
-    place.mkdir()
-    installation = Installation(folder, "", "")
-    trained = Trained(run.prepared, checkpoint, tuple(dict(each) for each in history), ())
-    export = steps_of(run.kind).export(run.pipeline, installation, run.snapshot, trained, place)
-    return list(export.candidates())
+def write_measured(
+    file: TextIO, machines: Any, model: str, kind: str, measured: Iterable[Measured]
+) -> None:
+    """Write a row for each quantity of a configuration."""
+    rows = csv.writer(file)
+    for quantity, value, terms in measured:
+        words = json.dumps({each: float(f"{v:.5g}") for each, v in terms.items()})
+        rows.writerow((quantity, machines.device.chip, model, kind, f"{value:.6g}", words))
+        sys.stdout.write(f"{model} {quantity} {value:.5g}\n")
+        sys.stdout.flush()
+    file.flush()
 
 
 def main(target: Path, prefix: str = "") -> None:
-    """Measure the configurations, and write a row for each quantity."""
+    """Measure the trainings, and write a row for each quantity."""
     with (
         own_home() as installation,
         tempfile.TemporaryDirectory() as name,
         target.open("w", newline="") as file,
     ):
-        import torch
-
-        from millrace.models.planner.catalogue import Machines, device_named
-
         installation.prepared()
-        folder, rows = Path(name), csv.writer(file)
-        rows.writerow(COLUMNS)
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-        device = device_named(gpu)
-        if device is None:
-            raise SystemExit(f"the catalogue has no {gpu}")
-        machines = Machines(gpu, device)
-
-        def write(run: Run, measured: Iterator[Measured]) -> None:
-            for quantity, value, terms in measured:
-                words = json.dumps({each: float(f"{v:.5g}") for each, v in terms.items()})
-                named = (quantity, device.chip, run.pipeline.name, run.kind.name)
-                rows.writerow((*named, f"{value:.6g}", words))
-                sys.stdout.write(f"{run.pipeline.name} {quantity} {value:.5g}\n")
-            file.flush()
-
+        folder, machines = Path(name), own_machines()
+        csv.writer(file).writerow(COLUMNS)
         runs = [prepare(each, installation, folder, machines) for each in configurations(prefix)]
-        trained = train_on_ray(runs, folder)
-        for run, (_, history) in zip(runs, trained, strict=True):
-            write(run, trained_measures(run, history, machines))
-        for run, (checkpoint, history) in zip(runs, trained, strict=True):
-            write(run, served_measures(run, checkpoint, history, machines, folder))
+        for run, history in zip(runs, train_on_ray(runs, folder), strict=True):
+            measured = trained_measures(run, history, machines)
+            write_measured(file, machines, run.pipeline.name, run.kind.name, measured)
 
 
 if __name__ == "__main__":

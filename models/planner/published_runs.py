@@ -1,8 +1,8 @@
 """Measured runs on two CPU machines and on one GPU: where a machine begins before its own runs.
 
 The terms are relative to the machine's figures, so the weights carry over to other CPUs and GPUs as
-far as those figures say how fast a machine is. `bench/planner_runs.py` and `bench/planner_gpu.py`
-measure them.
+far as those figures say how fast a machine is. `bench/planner_runs.py`, `bench/planner_gpu.py` and
+`bench/planner_gpu_graphs.py` measure them.
 """
 
 import json
@@ -17,9 +17,12 @@ from millrace.models.planner.published_training import published_fit, read_rows
 
 HELD_OUT = "h-"
 """Beginning of the names of the configurations that no weight is fitted on."""
+_SERVED: Bounds = dict.fromkeys(("operations", "weights"), (1.0, math.inf))
 ON_GPU: Final[dict[Name, Bounds]] = {
     "training_step": dict.fromkeys(("operations", "memory"), (1.0, math.inf)),
     "training_memory": QUANTITIES["training_memory"].bounds,
+    "online_call": _SERVED,
+    "online_unit": _SERVED,
 }
 """What is fitted on a GPU, with bounds of the weights: no program is faster than the data sheet."""
 
@@ -64,7 +67,7 @@ def large_runs() -> tuple[MeasuredRun, ...]:
 
 @cache
 def gpu_runs() -> tuple[MeasuredRun, ...]:
-    """Return the measured trainings on a GPU, those that are held out included."""
+    """Return the measured trainings and graphs on a GPU, those that are held out included."""
     return _read("gpu_runs.csv")
 
 

@@ -133,7 +133,7 @@ def test_a_job_on_a_gpu_begins_as_on_a_cpu():
     fits = host_fits()
     assert fits["batch_job"].weights["job"] == published_fits()["batch_job"].weights["job"] > 1
     assert fits["batch_job"].weights["operations"] == 1.0
-    assert fits["online_call"].high == float("inf")
+    assert fits["online_memory"].high == float("inf")
     assert not fits.keys() & published_fits(on_gpu=True).keys()
     assert fits_of([], "NVIDIA H200", on_gpu=True)["batch_job"] == fits["batch_job"]
 
