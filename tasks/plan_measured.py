@@ -76,7 +76,8 @@ def measured_speed(
     values: dict[Name, float | None] = {
         "online_call": speed.latency_ms / 1000,
         "online_unit": 1 / speed.per_second if speed.per_second else None,
-        "online_memory": peak_of(speed),
+        # On a GPU the estimate is of its own memory, and the peak that of the host.
+        "online_memory": peak_of(speed) if plan.serves.machines.device.is_cpu else None,
     }
     terms = online_terms(plan.work, variant, plan.serves.machines)
     return _measurements(plan, plan.serves, kind, run_id, terms, values)

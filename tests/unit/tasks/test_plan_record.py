@@ -185,6 +185,17 @@ def test_what_trained_on_a_gpu_is_beside_the_estimate_of_the_gpu(monkeypatch):
     assert 0 < step.low < step.estimate < step.high < float("inf")
 
 
+def test_what_answers_on_a_gpu_is_beside_the_estimate_of_the_gpu(monkeypatch):
+    on_a_gpu(monkeypatch, "NVIDIA H200")
+    place = gpu_place([], 1)
+    plan = RunPlan(ROWS_WORK, place, place)
+    found = measured_speed(plan, KIND, CHOSEN.name, CHOSEN.speed, "r")
+    # The peak of the host's memory says nothing of the GPU's, which is what is estimated.
+    assert {each.quantity for each in found} == {"online_call", "online_unit"}
+    assert {each.machine for each in found} == {"NVIDIA H200"}
+    assert all(0 < each.low < each.estimate < each.high < float("inf") for each in found)
+
+
 def test_a_gpu_learns_from_its_own_runs_and_not_from_the_cpu_beside_it(monkeypatch):
     on_a_gpu(monkeypatch, "NVIDIA H200")
     plan = RunPlan(ROWS_WORK, gpu_place([], 1), HERE)
