@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from millrace.models.language.decoder_loop import LanguageJob, train
-from millrace.models.language.flops import peak_of
 from millrace.models.language.learner import Learner
-from millrace.models.language.memory import Load, memory_of
 from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.parallel import ShardedStrategy, Strategy, strategy_of
 from millrace.models.language.recipe import DecoderSpec, Recipe
+from millrace.models.planner.catalogue import device_named
+from millrace.models.planner.worker_memory import Load, memory_of
 from tests.integration.ports import free_ports
 from tests.sequences_in_memory import SequencesInMemory
 
@@ -78,7 +78,7 @@ def cuda() -> torch.device:
 def test_bf16_learns_and_tells_its_share_of_the_peak(tmp_path: Path) -> None:
     told = reports(strategy_of("ddp", cuda(), torch.bfloat16), tmp_path)
     assert told[-1]["loss"] < told[0]["loss"]
-    assert peak_of(torch.cuda.get_device_name(0)) is not None
+    assert device_named(torch.cuda.get_device_name(0)) is not None
     # No claim of speed: a share that is none, or more than a device can do, is a wrong formula.
     assert 0.02 < told[-1]["mfu"] < 1.0
 
