@@ -15,6 +15,7 @@ from millrace.models.registry.version_files import (
     CERTIFICATE_TAG,
     CHALLENGER,
     CHAMPION,
+    COMPARED_TAG,
     FAILED,
     ModelVersion,
 )
@@ -36,6 +37,8 @@ class Moved:
         before: the version that had it; None if none had.
         live: the version that clients get; None if nothing is live, or no release ever ran.
         refusal: why a release would refuse a version that was promoted; None if it would not.
+        compared: how it compares with the version that its training was compared with, in a
+            sentence that begins with that version; empty if it was not.
     """
 
     model: str
@@ -43,6 +46,7 @@ class Moved:
     before: int | None
     live: int | None = None
     refusal: str | None = None
+    compared: str = ""
 
     @property
     def changed(self) -> bool:
@@ -86,7 +90,8 @@ def promote_version(installation: Installation, model: str, number: int | None =
             hint="train another version, or loosen its gates and train again",
         )
     state = _state(installation, model)
-    return replace(_move(registry, version, state), refusal=_refusal(installation, version, state))
+    moved, refused = _move(registry, version, state), _refusal(installation, version, state)
+    return replace(moved, refusal=refused, compared=version.tags.get(COMPARED_TAG, ""))
 
 
 def _refusal(installation: Installation, version: ModelVersion, state: ReleaseState) -> str | None:

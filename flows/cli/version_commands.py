@@ -112,6 +112,8 @@ def _show(moved: "Moved", chosen: "Settings", *, as_json: bool) -> None:
     else:
         before = f"; before it was version {moved.before}" if moved.before else ""
         report(f"{version} is the champion{before}")
+    if moved.compared:
+        report(f"compared with {moved.compared}")
     if moved.live == moved.version:
         return
     if moved.refusal is not None:

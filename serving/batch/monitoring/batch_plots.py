@@ -191,7 +191,8 @@ def _draw_rate(axes: Any, samples: Sequence[Sample], unit: Unit, scale: float, c
     if rate is not None:
         label = f"steady, {_short(rate)}/s"
         axes.axhline(rate, color="black", linestyle="--", linewidth=1.2, label=label)
-    axes.set_title(NAMES[unit], fontsize=11)
+    few = "" if len(rates) > 1 else ", the mean: too few blocks for a curve"
+    axes.set_title(f"{NAMES[unit]}{few}", fontsize=11)
     axes.set_xlim(0, max(ends[-1] / scale, 1e-9))
     _finish(axes, float(rates.max()) or 1.0)
 

@@ -10,7 +10,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client, tracked_run
-from millrace.models.registry.version_files import CERTIFICATE_TAG, CHALLENGER
+from millrace.models.registry.version_files import CERTIFICATE_TAG, CHALLENGER, COMPARED_TAG
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.change_versions import delete_version, promote_version, roll_back
@@ -127,6 +127,12 @@ def test_a_version_is_deleted(home: Installation, register: Callable[[str], int]
         delete_version(home, "gone", one, {})
     with pytest.raises(InputError, match="no gone version"):
         promote_version(home, "gone", one)
+
+
+def test_how_it_compared_is_said_when_it_is_promoted(home: Installation) -> None:
+    ingest_rows(home, "weighed")
+    plant(home, "weighed", good(tags={COMPARED_TAG: "version 9: worse: …"}))
+    assert promote_version(home, "weighed", 1).compared == "version 9: worse: …"
 
 
 def test_what_a_release_would_refuse_is_said_when_it_is_promoted(home: Installation) -> None:
