@@ -29,7 +29,7 @@ def collect_model(installation: Installation, model: str) -> Collected:
         OSError: as for `collect_all`.
     """
     spec = _spec_of(installation, model)
-    return collect_requests(installation, model, spec, _columns_of(installation, model))
+    return collect_requests(installation, model, spec, dataset_columns(installation, model))
 
 
 def _spec_of(installation: Installation, model: str) -> RequestLogSpec | None:
@@ -45,7 +45,8 @@ def _spec_of(installation: Installation, model: str) -> RequestLogSpec | None:
     return None
 
 
-def _columns_of(installation: Installation, model: str) -> tuple[Column, ...]:
+def dataset_columns(installation: Installation, model: str) -> tuple[Column, ...]:
+    """Return the columns of a model's dataset; none without a snapshot."""
     try:
         return open_snapshot(installation, model).schema.columns
     except MillraceError:

@@ -15,12 +15,18 @@ import pyarrow.dataset as ds
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
-from millrace.models.comparison.live_metric import Counted, Fall, find_fall, wilson
+from millrace.models.comparison.live_metric import (
+    Counted,
+    Fall,
+    find_fall,
+    rmse_interval,
+    wilson,
+)
 from millrace.models.data.schema import KEY
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.named_version import version_named
-from millrace.serving.request_table import collect_requests
+from millrace.tasks.collect_requests import collect_model
 from millrace.tasks.feedback_history import LiveDay, history_with, store_days
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
@@ -32,7 +38,6 @@ from millrace.tasks.labelled_predictions import (
     ONLINE,
     VERSION,
     count_matched,
-    dataset_columns,
     join_labels,
     kind_of_predictions,
     prediction_tables,
@@ -124,9 +129,7 @@ def read_feedback(
     require_model_name(model)
     registry = registry_of(installation)
     pipeline = pipeline_of(registry.fetch(version_named(model, registry)))
-    collect_requests(
-        installation, model, pipeline.serving.request_log, dataset_columns(installation, pipeline)
-    )
+    collect_model(installation, model)
     drift = read_online_drift(installation, model, pipeline.batch.max_drift)
     if source is None:
         return _without_labels(installation, model, drift)
@@ -238,7 +241,7 @@ def _days(joined: pa.Table, source: str, *, is_class: bool) -> Iterator[LiveDay]
             yield LiveDay(date, int(version), rows, "accuracy", value, low, high, source)
         else:
             value = float(np.sqrt(own.mean()))
-            yield LiveDay(date, int(version), rows, "rmse", value, source=source)
+            yield LiveDay(date, int(version), rows, "rmse", value, *rmse_interval(own), source)
 
 
 def _hits(joined: pa.Table) -> Array:

@@ -27,7 +27,7 @@ class LiveDay:
         labels: number of rows with a label.
         metric: what `value` is: accuracy or rmse.
         value: the metric.
-        low: lower end of its 95% interval; None for rmse.
+        low: lower end of its 95% interval; None for the rmse of one row, and of earlier releases.
         high: its upper end.
     """
 

@@ -14,11 +14,12 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.coerce import cast
 from millrace.models.data.schema import KEY, Column
-from millrace.models.data.snapshots import PREDICTIONS, open_snapshot
+from millrace.models.data.snapshots import PREDICTIONS
 from millrace.models.data.sources.delta_files import dataset_of
 from millrace.models.data.sources.open_source import open_source
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.request_table import REQUESTS
+from millrace.tasks.collect_requests import dataset_columns
 from millrace.tasks.progress import log
 
 DATE, VERSION, LABEL = "date", "model_version", "_label"
@@ -64,15 +65,6 @@ def kind_of_predictions(model: str, tables: Mapping[str, deltalake.DeltaTable]) 
     return kind
 
 
-def dataset_columns(installation: Installation, pipeline: Pipeline) -> tuple[Column, ...]:
-    """Return the columns of the dataset; none without a snapshot."""
-    try:
-        return open_snapshot(installation, pipeline.name).schema.columns
-    except InputError:
-        log.warning("%s has no snapshot, so its key columns are read as text", pipeline.name)
-        return ()
-
-
 def read_labels(
     installation: Installation,
     pipeline: Pipeline,
@@ -85,7 +77,9 @@ def read_labels(
     column = label or pipeline.dataset.target
     names = tuple(key) or pipeline.batch.key or pipeline.dataset.key
     spec = DatasetSpec(source=source, target=column, null_values=pipeline.dataset.null_values)
-    known = dataset_columns(installation, pipeline)
+    known = dataset_columns(installation, pipeline.name)
+    if not known:
+        log.warning("%s has no snapshot, so its key columns are read as text", pipeline.name)
     tables, bad = [], 0
     classes = next(
         (each.categories for each in known if each.name == pipeline.dataset.target), None

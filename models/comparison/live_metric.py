@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from millrace.models.common.arrays import Array
+
 ALL_DAYS = 0
 LEVELS: Mapping[int, float] = {1: 0.0004, 2: 0.0008, 7: 0.0002, ALL_DAYS: 0.0001}
 """For each number of newest days: the probability that they seem worse by chance on one day. Over
@@ -87,6 +89,23 @@ def _fall_by_chance(before: Counted, now: Counted) -> float:
         return 1.0
     both = before + now
     return float(hypergeom.cdf(now.hits, both.rows, both.hits, now.rows))
+
+
+def rmse_interval(squared_errors: Array) -> tuple[float | None, float | None]:
+    """Return the ends of the 95% interval of an rmse; None of fewer than two rows.
+
+    The mean squared error is taken as normal with the standard error of a mean, and its ends are
+    rooted. With few rows, or errors that are mostly one outlier, it is too narrow.
+
+    Args:
+        squared_errors: float64 `[rows]`.
+    """
+    rows = len(squared_errors)
+    if rows < 2:
+        return None, None
+    mean = float(squared_errors.mean())
+    half = NORMAL.inv_cdf(0.975) * float(squared_errors.std(ddof=1)) / math.sqrt(rows)
+    return math.sqrt(max(mean - half, 0.0)), math.sqrt(mean + half)
 
 
 def wilson(hits: int, of: int, level: float = 0.95) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +41,7 @@ class SeenColumn:
         length: mean number of characters of a text; 0 for other types.
         missing_words: values that look like a missing value, with their number.
         is_measured: whether its whole numbers are measurements, and no classes.
+        counts_rows: whether its whole numbers count the rows, each one more than the one before.
     """
 
     name: str
@@ -51,6 +53,7 @@ class SeenColumn:
     length: float = 0.0
     missing_words: tuple[tuple[str, int], ...] = ()
     is_measured: bool = False
+    counts_rows: bool = False
 
     @property
     def is_unique(self) -> bool:
@@ -107,7 +110,7 @@ def _see(name: str, batches: Sequence[pa.RecordBatch], rows: int) -> SeenColumn:
     counted = counts.slice(0, MOST_COUNTED).to_pylist()
     values = [(str(each["values"]), int(each["counts"])) for each in counted]
     values = sorted((each for each in values if each[0] not in missing), key=lambda each: -each[1])
-    text = type_ == "text"
+    text, whole = type_ == "text", type_ == "int"
     return SeenColumn(
         name,
         type_,
@@ -117,7 +120,8 @@ def _see(name: str, batches: Sequence[pa.RecordBatch], rows: int) -> SeenColumn:
         tuple(values[:MOST_SHOWN]) if len(counts) <= MOST_COUNTED else (),
         float(pc.mean(pc.utf8_length(array)).as_py() or 0.0) if text else 0.0,
         tuple(missing.items()),
-        type_ == "int" and is_measured(array.drop_null().unique().to_pylist(), rows - nulls),
+        whole and is_measured(array.drop_null().unique().to_pylist(), rows - nulls),
+        whole and nulls == 0 and bool((np.diff(array.to_numpy(zero_copy_only=False)) == 1).all()),
     )
 
 

@@ -183,9 +183,10 @@ def _is_key(column: SeenColumn) -> bool:
 
 
 def _names_rows(column: SeenColumn) -> bool:
-    """Return whether the first column has a short text of its own in every row: their names."""
+    """Return whether the first column names the rows: short texts that differ, or a count."""
     is_short = column.type == "text" and column.length <= MOST_NAME
-    return is_short and column.is_unique and column.rows >= FEWEST_NAMED
+    names = column.counts_rows or (is_short and column.is_unique)
+    return names and column.rows >= FEWEST_NAMED
 
 
 def _is_category(column: SeenColumn) -> bool:

@@ -45,6 +45,7 @@ def write(name: str, *columns: str, rows: int = 300) -> None:
     """Write a CSV; a column is `name=kind`."""
     kinds = {
         "id": lambda n: f"A{n}",
+        "count": lambda n: str(n + 1),
         "number": lambda n: f"{CHANCE.gauss(40, 5):.2f}",
         "gaps": lambda n: "NA" if n % 9 == 0 else f"{CHANCE.gauss(40, 5):.2f}",
         "class": lambda n: "abc"[n % 3],
@@ -148,7 +149,7 @@ def test_nested_columns_are_left_out(folder: Path) -> None:
 
 
 def test_names_that_yaml_would_read_otherwise_are_quoted() -> None:
-    rows = [{"yes": n, "a: b": n * 2.5, "#1": f"c{n % 2}", "null": n % 2 == 0} for n in range(40)]
+    rows = [{"yes": n % 7, "a: b": n * 2.5, "#1": f"c{n % 2}", "null": n % 2 == 0} for n in range(40)]
     Path("odd.jsonl").write_text("\n".join(map(json.dumps, rows)))
     init("odd.jsonl", "--target", "#1")
     assert yaml.safe_load(Path("odd.yaml").read_text())["dataset"]["target"] == "#1"
@@ -200,6 +201,17 @@ def test_a_first_column_of_names_is_the_key() -> None:
     write("b.csv", "x=number", "name=text", "c=class")
     init("b.csv")
     assert load_pipeline(Path("b.yaml")).dataset.key == ()
+
+
+def test_a_first_column_that_counts_the_rows_is_the_key() -> None:
+    write("a.csv", "flat=count", "x=number", "c=class")
+    init("a.csv")
+    assert load_pipeline(Path("a.yaml")).dataset.key == ("flat",)
+    write("b.csv", "year=stars", "x=number", "c=class")
+    write("c.csv", "x=number", "flat=count", "c=class")
+    for name in "bc":
+        init(f"{name}.csv")
+        assert load_pipeline(Path(f"{name}.yaml")).dataset.key == ()
 
 
 def test_json_names_the_file_and_the_choice() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from millrace.models.comparison.live_metric import Counted, find_fall
+from millrace.models.comparison.live_metric import Counted, find_fall, rmse_interval
 
 MONTHS, DAYS, LABELS = 200, 30, 500
 
@@ -50,3 +50,17 @@ def test_a_model_that_is_worse_from_the_first_day_is_seen():
 )
 def test_too_little_or_better_is_no_fall(certified, days):
     assert find_fall(certified, days) is None
+
+
+def test_the_interval_of_an_rmse_holds_it_in_nineteen_of_twenty_samples():
+    chance = np.random.default_rng(1)
+    held = 0
+    for _ in range(1000):
+        low, high = rmse_interval(np.square(chance.normal(0, 3, 300)))
+        held += low < 3 < high
+    assert 930 <= held <= 970
+
+
+def test_one_row_has_no_interval():
+    assert rmse_interval(np.array([4.0])) == (None, None)
+    assert rmse_interval(np.array([4.0, 4.0])) == (2.0, 2.0)
