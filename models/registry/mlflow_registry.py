@@ -39,6 +39,7 @@ from millrace.models.registry.version_files import (
     Package,
     fetched,
 )
+from millrace.models.registry.version_record import with_record
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion
@@ -125,7 +126,7 @@ class Registry:
                     model,
                     info.model_uri,
                     run_id=run.run_id,
-                    tags=dict(logged.tags),
+                    tags=with_record(logged.tags),
                     description=for_mlflow(description),
                     model_id=info.model_id,
                 ),

@@ -18,6 +18,7 @@ from millrace.models.common.errors import InputError, MillraceError, TransientEr
 from millrace.models.config.model_kind import FIRST_KIND, ModelKind, kind_named
 from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, require_room
 from millrace.models.registry.tracking import client
+from millrace.models.registry.version_record import without_record
 
 DIGEST_TAG = "millrace.digest"
 DATASET_TAG = "millrace.dataset"
@@ -82,9 +83,10 @@ class ModelVersion:
         tags: Mapping[str, str],
         aliases: Iterable[str],
     ) -> "ModelVersion":
-        """Return a version from what the registry says of it."""
-        digest, ordered = tags.get(DIGEST_TAG, ""), tuple(sorted(aliases))
-        return cls(model, int(number), digest, run_id or "", ordered, dict(tags), source or "")
+        """Return a version from what the registry says of it; see `version_record` for its tags."""
+        found, ordered = without_record(tags), tuple(sorted(aliases))
+        digest = found.get(DIGEST_TAG, "")
+        return cls(model, int(number), digest, run_id or "", ordered, found, source or "")
 
     @property
     def kind(self) -> ModelKind:

@@ -149,7 +149,9 @@ def test_nested_columns_are_left_out(folder: Path) -> None:
 
 
 def test_names_that_yaml_would_read_otherwise_are_quoted() -> None:
-    rows = [{"yes": n % 7, "a: b": n * 2.5, "#1": f"c{n % 2}", "null": n % 2 == 0} for n in range(40)]
+    rows = [
+        {"yes": n % 7, "a: b": n * 2.5, "#1": f"c{n % 2}", "null": n % 2 == 0} for n in range(40)
+    ]
     Path("odd.jsonl").write_text("\n".join(map(json.dumps, rows)))
     init("odd.jsonl", "--target", "#1")
     assert yaml.safe_load(Path("odd.yaml").read_text())["dataset"]["target"] == "#1"
