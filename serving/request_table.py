@@ -89,6 +89,7 @@ def collect_requests(
             if not _is_known(uri, file.name):
                 found, bad = _read(file, columns)
                 if len(found):
+                    _keep_texts(uri)
                     deltalake.write_deltalake(uri, found, mode="append", partition_by=["date"])
                 rows, unreadable = rows + len(found), unreadable + bad
             file.unlink(missing_ok=True)
@@ -161,6 +162,22 @@ def _is_known(uri: str, name: str) -> bool:
     return bool(table.count_rows(filter=pa.compute.field("file") == name))
 
 
+def _keep_texts(uri: str) -> None:
+    """Make texts of the predictions of a table from before they were texts."""
+    if not deltalake.DeltaTable.is_deltatable(uri):
+        return
+    dataset = deltalake.DeltaTable(uri).to_pyarrow_dataset()
+    place = dataset.schema.get_field_index("prediction")
+    if dataset.schema.field(place).type == pa.string():
+        return
+    rows = dataset.to_table()
+    texts = pa.array([_text(each) for each in rows["prediction"].to_pylist()], pa.string())
+    whole = rows.set_column(place, "prediction", texts)
+    deltalake.write_deltalake(
+        uri, whole, mode="overwrite", schema_mode="overwrite", partition_by=["date"]
+    )
+
+
 def _read(file: Path, columns: Sequence[Column]) -> tuple[pa.Table, int]:
     """Return the rows of a file, and the number of lines that are none."""
     rows, keys, bad = list[dict[str, Any]](), list[dict[str, Any]](), 0
@@ -174,8 +191,8 @@ def _read(file: Path, columns: Sequence[Column]) -> tuple[pa.Table, int]:
                 "model_version": row["version"],
                 "request": row["request"],
                 "row_number": row["number"],
-                "row": json.dumps(row["row"], ensure_ascii=False),
-                "prediction": row["prediction"],
+                "row": json.dumps(dict(row["row"]), ensure_ascii=False),
+                "prediction": _text(row["prediction"]),
                 "score": row["score"],
                 "file": file.name,
             }
@@ -186,9 +203,7 @@ def _read(file: Path, columns: Sequence[Column]) -> tuple[pa.Table, int]:
         rows.append(found)
     if not rows:
         return pa.table({}), bad
-    kind = pa.array([row["prediction"] for row in rows]).type
-    schema = pa.schema([(n, kind if n == "prediction" else t) for n, t in FIELDS])
-    table = pa.Table.from_pylist(rows, schema)
+    table = pa.Table.from_pylist(rows, pa.schema(FIELDS))
     return table.append_column(KEY, _keys(keys, columns)), bad
 
 
@@ -204,7 +219,7 @@ def _keys(keys: Sequence[dict[str, Any]], columns: Sequence[Column]) -> pa.Array
 
 
 def _text(cell: Any) -> Any:
-    """Return the cell of a key, a number as the text that JSON has for it."""
+    """Return a cell, a number as the text that JSON has for it."""
     return cell if cell is None or isinstance(cell, str) else json.dumps(cell)
 
 
@@ -235,15 +250,15 @@ def _remove(table: deltalake.DeltaTable, dates: Iterable[str]) -> None:
         table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-FIELDS: tuple[tuple[str, pa.DataType | None], ...] = (
+FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("date", pa.string()),
     ("time", pa.timestamp("us", "UTC")),
     ("model_version", pa.int64()),
     ("request", pa.string()),
     ("row_number", pa.int64()),
     ("row", pa.string()),
-    ("prediction", None),
+    ("prediction", pa.string()),
     ("score", pa.float64()),
     ("file", pa.string()),
 )
-"""The columns of the table, beside `_key`; a prediction is of the type of the labels."""
+"""The table's columns, beside `_key`; a prediction is a text, as a target may change its type."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
+from deltalake.exceptions import DeltaError
+
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import RequestLogSpec
@@ -13,13 +15,21 @@ from millrace.serving.triton.repository import Repository
 
 
 def collect_all(installation: Installation) -> Iterator[tuple[str, Collected]]:
-    """Collect and yield, one model after another.
+    """Collect and yield, one model after another; the first fault is raised after the last model.
 
     Raises:
-        OSError: a file or a table cannot be read or written; the files stay.
+        OSError, DeltaError: a file or a table cannot be read or written; the files stay.
     """
+    first: Exception | None = None
     for model in logged_models(installation):
-        yield model, collect_model(installation, model)
+        try:
+            collected = collect_model(installation, model)
+        except (OSError, DeltaError) as error:
+            first = first or error
+            continue
+        yield model, collected
+    if first is not None:
+        raise first
 
 
 def collect_model(installation: Installation, model: str) -> Collected:

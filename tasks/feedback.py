@@ -23,9 +23,10 @@ from millrace.models.comparison.live_metric import (
     wilson,
 )
 from millrace.models.data.schema import KEY
-from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.named_version import version_named
+from millrace.models.registry.version_files import CHAMPION, ModelVersion
 from millrace.tasks.collect_requests import collect_model
 from millrace.tasks.feedback_history import LiveDay, history_with, store_days
 from millrace.tasks.kinds.certified import pipeline_of
@@ -128,15 +129,15 @@ def read_feedback(
     """
     require_model_name(model)
     registry = registry_of(installation)
-    pipeline = pipeline_of(registry.fetch(version_named(model, registry)))
+    pipeline = pipeline_of(registry.fetch(_champion_or_newest(registry, model)))
     collect_model(installation, model)
     drift = read_online_drift(installation, model, pipeline.batch.max_drift)
     if source is None:
         return _without_labels(installation, model, drift)
     tables = prediction_tables(installation, model)
-    kind = kind_of_predictions(model, tables)
+    kind = kind_of_predictions(installation, pipeline, tables)
     labels, unreadable = read_labels(installation, pipeline, source, label, key, kind)
-    found_by = {name: join_labels(table, labels, date) for name, table in tables.items()}
+    found_by = {name: join_labels(table, labels, date, kind) for name, table in tables.items()}
     joined = pa.concat_tables(each.select([*COMMON, LABEL]) for each in found_by.values())
     is_class = not pa.types.is_floating(kind)
     days = tuple(
@@ -166,18 +167,37 @@ def read_feedback(
     return found
 
 
+def _champion_or_newest(registry: Registry, model: str) -> ModelVersion:
+    """Return the champion, or the newest version of a model that has none yet.
+
+    Raises:
+        InputError: the model has no version.
+    """
+    champion = registry.by_alias(model, CHAMPION)
+    newest = [] if champion is not None else registry.newest_versions(model)
+    return champion or (newest[0] if newest else version_named(model, registry))
+
+
 def _without_labels(
     installation: Installation, model: str, drift: tuple[OnlineDrift, ...]
 ) -> Feedback:
     """Return what earlier labels said, and the drift of the requests."""
     history = tuple(history_with(installation, model, ()))
+    shares = {each.version for each in history if each.metric == "accuracy"}
+    certified = _certified(installation, model, shares)
     if not history and not drift:
         raise InputError(
             f"there is nothing to say of {model}",
             seen="no labels so far, and no logged requests of a version with its training rows",
             hint="name labels with --labels FILE, or set serving.request_log",
         )
-    return Feedback(model, (), 0, 0, 0, None, {}, {}, history=history, drift=drift)
+    return Feedback(
+        *(model, (), 0, 0, 0, None),
+        {version: test.share for version, test in certified.items()},
+        _find_falls(certified, history),
+        history=history,
+        drift=drift,
+    )
 
 
 def _require_matches(

@@ -24,6 +24,7 @@ from millrace.tasks.progress import log
 
 DATE, VERSION, LABEL = "date", "model_version", "_label"
 BATCH, ONLINE = "batch", "online"
+DATE_TEXT = r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})(?P<rest>[T ].*)?$"
 MOST_NAMED = 10
 """Labels that a warning names."""
 COMMON = [KEY, DATE, VERSION, "prediction", "score"]
@@ -49,8 +50,10 @@ def prediction_tables(installation: Installation, model: str) -> dict[str, delta
     return found
 
 
-def kind_of_predictions(model: str, tables: Mapping[str, deltalake.DeltaTable]) -> pa.DataType:
-    """Return the type of the predictions.
+def kind_of_predictions(
+    installation: Installation, pipeline: Pipeline, tables: Mapping[str, deltalake.DeltaTable]
+) -> pa.DataType:
+    """Return the type of the predictions: that of the batch table, else that of the target.
 
     Raises:
         InputError: they are texts that were generated.
@@ -58,11 +61,17 @@ def kind_of_predictions(model: str, tables: Mapping[str, deltalake.DeltaTable]) 
     schemas = [pa.schema(table.schema().to_arrow()) for table in tables.values()]
     if not all("prediction" in schema.names for schema in schemas):
         raise InputError(
-            f"the predictions of {model} are texts, which labels cannot be compared with",
+            f"the predictions of {pipeline.name} are texts, which labels cannot be compared with",
             valid="a model that predicts a class or a number",
         )
-    kind: pa.DataType = schemas[0].field("prediction").type
-    return kind
+    if BATCH in tables:
+        kind: pa.DataType = pa.schema(tables[BATCH].schema().to_arrow()).field("prediction").type
+        return kind
+    columns = {each.name: each for each in dataset_columns(installation, pipeline.name)}
+    target = columns.get(pipeline.dataset.target)
+    if target is None:
+        return pa.string()
+    return pa.float64() if target.type in ("int", "float") else target.arrow
 
 
 def read_labels(
@@ -84,7 +93,7 @@ def read_labels(
     classes = next(
         (each.categories for each in known if each.name == pipeline.dataset.target), None
     )
-    wanted = Column(column, "float") if pa.types.is_floating(kind) else _category(column, kind)
+    wanted, nulls = _column_of(column, kind), pipeline.dataset.null_values
     for chunk in open_source(spec, Path.cwd()).chunks():
         rows = chunk.rows
         bad += len(chunk.unreadable)
@@ -98,11 +107,10 @@ def read_labels(
                 valid=f"the columns {', '.join(names)}" if names else f"the column {KEY}",
                 hint="name the key with --key, and score with batch.key",
             )
-        read = cast(cells_of(rows, column), wanted)
-        values = _known_classes(read.values.cast(kind), classes)
+        values = _known_classes(_values(cells_of(rows, column), wanted, kind, nulls), classes)
         columns = {KEY: keys, LABEL: values}
         if DATE in rows.schema.names and DATE not in names:
-            columns[DATE] = _dates(cells_of(rows, DATE))
+            columns[DATE] = read_dates(cells_of(rows, DATE))
         found = pa.table(columns)
         good = found.filter(pc.and_(values.is_valid(), keys.is_valid()))
         bad += len(found) - len(good)
@@ -127,11 +135,25 @@ def _known_classes(values: pa.Array, classes: Sequence[object] | None) -> pa.Arr
     return pc.if_else(is_known, values, None)
 
 
-def _dates(cells: pa.Array) -> pa.Array:
-    """Return dates as the partitions name them: 2026-11-23."""
+def read_dates(cells: pa.Array) -> pa.Array:
+    """Return dates as the partitions name them: 2026-11-23, also of 2026-11-23T10:00:00.
+
+    Raises:
+        InputError: a cell is no such date.
+    """
     if pa.types.is_temporal(cells.type):
         cells = cells.cast(pa.date32())
-    return cells.cast(pa.string())
+    texts = cells.cast(pa.string())
+    found = pc.struct_field(pc.extract_regex(texts, DATE_TEXT), "date")
+    bad = texts.filter(pc.and_(texts.is_valid(), found.is_null()))
+    if len(bad):
+        raise InputError(
+            f"the column {DATE} of the labels has cells that are no dates",
+            seen=", ".join(bad.slice(0, 3).to_pylist()),
+            valid="dates as 2026-11-23, in UTC",
+            hint="write them so, or leave the column out: then a label is that of all dates",
+        )
+    return found
 
 
 def count_matched(joined: pa.Table, labels: pa.Table) -> int:
@@ -140,16 +162,31 @@ def count_matched(joined: pa.Table, labels: pa.Table) -> int:
     return int(joined.group_by(by).aggregate([]).num_rows)
 
 
-def _category(name: str, kind: pa.DataType) -> Column:
+def _values(
+    cells: pa.Array, column: Column, kind: pa.DataType, null_values: Sequence[str]
+) -> pa.Array:
+    """Return cells as labels or predictions; null where one is none, or is not finite."""
+    values = cast(cells, column, null_values).values.cast(kind)
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_finite(values), values, None)
+    return values
+
+
+def _column_of(name: str, kind: pa.DataType) -> Column:
+    if pa.types.is_floating(kind):
+        return Column(name, "float")
     if pa.types.is_boolean(kind):
         return Column(name, "bool")
     return Column(name, "int" if pa.types.is_integer(kind) else "string")
 
 
-def join_labels(table: deltalake.DeltaTable, labels: pa.Table, date: str | None) -> pa.Table:
+def join_labels(
+    table: deltalake.DeltaTable, labels: pa.Table, date: str | None, kind: pa.DataType
+) -> pa.Table:
     """Return key, date, version, prediction, score and label of the rows that have a label.
 
-    Of the online answers for a key, the last one of a version on a date counts.
+    Of the online answers for a key, the last one of a version on a date counts. Answers of a time
+    when the target was of another type do not count.
     """
     wanted = ds.field(KEY).isin(labels[KEY].combine_chunks())
     if date is not None:
@@ -161,6 +198,10 @@ def join_labels(table: deltalake.DeltaTable, labels: pa.Table, date: str | None)
     scored = scored.set_column(1, DATE, scored[DATE].cast(pa.string()))
     if is_online:
         scored = _last_answers(scored)
+        answers = scored["prediction"].combine_chunks()
+        place = scored.column_names.index("prediction")
+        typed = _values(answers, _column_of("prediction", kind), kind, ())
+        scored = scored.set_column(place, "prediction", typed).filter(typed.is_valid())
     for name, kind in ((VERSION, pa.int64()), ("score", pa.float64())):
         place = scored.column_names.index(name)
         scored = scored.set_column(place, name, scored[name].cast(kind))

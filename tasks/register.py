@@ -10,7 +10,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.serving_spec import RequireSpec
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.registry.gates import Promotion, decide
+from millrace.models.registry.gates import HOW_TO_LABEL, Promotion, decide
 from millrace.models.registry.mlflow_pages import describe_verdict
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
@@ -223,8 +223,7 @@ def _describe_release(requirement: str | None, require: RequireSpec) -> str:
     if (wanted := require.live_metric) is not None:
         return (
             f"a release would take it, once {wanted.labels:,} of its own predictions have a label "
-            "and they are right often enough: `millrace score FILE --version N`, then "
-            "`millrace feedback`"
+            f"and they are right often enough: {HOW_TO_LABEL}"
         )
     if require.approval:
         return (

@@ -55,6 +55,10 @@ def feedback(
     as_json: AsJson = False,
 ) -> None:
     """Join labels to predictions by key: live accuracy by day, its fall, and drift of requests."""
+    from millrace.flows.score_dates import parse_date
+
+    if date is not None:
+        parse_date(date)
     chosen = prepare()
     with console.reserve_stdout(), report_while("joining the labels"):
         from millrace.tasks import feedback as task
@@ -66,11 +70,11 @@ def feedback(
         from millrace.tasks.reports.feedback_plots import feedback_pictures
 
         write_pictures(feedback_pictures(found), pictures)
+    console.print_json(found) if as_json else _show(found, has_labels=labels is not None)
     if events := list(_events(found)):
         _tell(events, chosen)
     if retrain and found.falls:
         _retrain(model, chosen)
-    console.print_json(found) if as_json else _show(found, has_labels=labels is not None)
 
 
 def _show(found: "Feedback", *, has_labels: bool) -> None:

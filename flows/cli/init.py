@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
     from millrace.models.data.seen_columns import SeenRows
+    from millrace.models.data.sources.source import Source
     from millrace.models.data.suggest_pipeline import Suggestion
 
 MOST_NAMED = 12
@@ -111,9 +112,30 @@ def _look(source: str, folder: Path, target: str | None) -> "tuple[SeenRows, Sug
         seen = look_at(opened, spec)
     except OSError as error:
         raise read_error(source, error) from error
+    _require_columns(source, [each.name for each in seen.columns] or _names_of(opened))
     if not seen.rows:
         raise InputError(f"{source} holds no rows", valid="at least one row")
     return seen, suggest(seen, source, target)
+
+
+def _names_of(opened: "Source") -> list[str]:
+    return [] if opened.schema is None else list(opened.schema.names)
+
+
+def _require_columns(source: str, names: Sequence[str]) -> None:
+    """Refuse a file whose cells are separated by something else than its format's.
+
+    Raises:
+        InputError: its only column has a name that looks like several.
+    """
+    found = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
+    if found:
+        raise InputError(
+            f"{source} seems to have cells separated by {found[0]!r}",
+            seen=f"one column: {names[0][:80]}",
+            valid="commas in .csv, tabs in .tsv; decimal points",
+            hint="write it so, or as Parquet",
+        )
 
 
 def _publish(text: str, file: Path) -> None:
@@ -156,7 +178,7 @@ def write_pipeline(name: str, source: str, seen: "SeenRows", suggestion: "Sugges
         )
     lines = [
         f"# Written by `millrace init`, from {rows} of {_comment(source)}.",
-        f"name: {name}",
+        f"name: {_scalar(name)}",
         *_dataset_lines(source, suggestion),
         model,
     ]

@@ -1,5 +1,6 @@
 """`millrace schedule`: what is scheduled, and changes to it while `up` runs."""
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo
@@ -8,6 +9,7 @@ import typer
 
 from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, PipelineFile, load_settings, report
+from millrace.models.common.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.flows.deployments.deployment_specs import DeploymentSpec
@@ -27,23 +29,27 @@ Name = Annotated[
 @schedule.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List what is scheduled, with the next time of each."""
-    from millrace.flows.deployments.change_schedules import read_wanted
+    from millrace.flows import tool_variables
+    from millrace.flows.deployments.change_schedules import read_paused, read_wanted
 
     settings = load_settings()
     wanted = read_wanted(settings)
     specs = [each for each in wanted.specs if "pipeline_file" in each.parameters]
+    is_running, paused = _is_running(settings), wanted.paused
+    if is_running:
+        with suppress(MillraceError):  # what `up` saw last is shown where Prefect does not answer
+            paused = read_paused(tool_variables.apply(settings))
     shown = [
         {
             "deployment": each.name,
             "file": each.parameters["pipeline_file"],
             "cron": each.cron,
             "timezone": each.timezone,
-            "next": None if each.name in wanted.paused else _next_time(each),
-            "paused": each.name in wanted.paused,
+            "next": None if each.name in paused else _next_time(each),
+            "paused": each.name in paused,
         }
         for each in specs
     ]
-    is_running = _is_running(settings)
     if as_json:
         console.print_json({"up": is_running, "schedules": shown, "faults": wanted.faults})
         return

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from millrace.tasks.kinds.steps import Answer, LiveCertificate, Table
 
 Row = tuple[object, object]
+MATCHES = "match the certified ones"
+"""End of the sentence of a release that waits for nothing but its own check."""
 DIGEST, FIRST_DIGITS = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b"), r"\1…"
 
 
@@ -45,7 +47,10 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
         start = "" if is_up else "`millrace up`, then "
         place = f"on its page, {url}" if (url := _version_page(outcome)) else "in the MLflow UI"
         command = f"millrace promote {outcome.version.model} {outcome.version.version}"
-        print_hint(f"{start}`{command}` makes {version} live; so does the alias champion {place}")
+        waits = "" if outcome.promotion.release.endswith(MATCHES) else ", once the above is there"
+        print_hint(
+            f"{start}`{command}` makes {version} live{waits}; so does the alias champion {place}"
+        )
     elif outcome.promotion.release:
         print_hint(
             f"{version} should not be promoted, because a release would refuse it. Change the "

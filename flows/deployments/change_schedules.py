@@ -1,5 +1,6 @@
 """Changes what is scheduled, while `up` runs or before: files, pauses, and a run at once."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.catch_up import TAG, assign_to_home, home_id, is_of_another_home
 from millrace.flows.deployments.deployment_specs import DeploymentSpec, build_specs
 from millrace.flows.deployments.own_schedules import read_own, write_own
+from millrace.flows.deployments.schedule_loop import to_existing
 from millrace.flows.deployments.scheduled_files import (
     ScheduledPipeline,
     ScheduleFault,
@@ -24,6 +26,9 @@ from millrace.models.common.errors import InputError, TransientError, nearest
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
+
+ADDED_SECONDS = 15.0
+"""`up` registers a file that was added within this time."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,9 @@ def read_wanted(settings: Settings) -> Wanted:
     Raises:
         InputError: the file of deployments cannot be read.
     """
-    own, chosen, state = read_own(settings.home), settings.pipeline_patterns(), None
+    own, chosen = read_own(settings.home), settings.pipeline_patterns()
+    state = schedule_state.read(settings.run)
     if is_supervisor_alive(settings.run):
-        state = schedule_state.read(settings.run)
         chosen = schedule_state.read_patterns(settings.run, chosen)
     files = own.scheduled(read_pipeline_files(own.patterns(chosen)))
     known = state.last_valid() if state else {}
@@ -119,11 +124,27 @@ def pause(settings: Settings, name: str, *, paused: bool) -> tuple[str, ...]:
         TransientError: Prefect does not answer.
     """
     with _prefect(settings) as client:
+        _await_added(settings, client, name)
         found = _find(settings, client, name)
         for each in found:
             change = client.pause_deployment if paused else client.resume_deployment
             change(each.id)
+            for schedule in () if paused else each.schedules:
+                # one that was paused and added again has no pause itself, but its schedule has
+                client.update_deployment_schedule(each.id, schedule.id, active=True)
         return tuple(each.name for each in found)
+
+
+def read_paused(settings: Settings) -> frozenset[str]:
+    """Return the names of this home's paused deployments, as they are in Prefect now.
+
+    Raises:
+        InputError: there is no Prefect server.
+        TransientError: it does not answer.
+    """
+    with _prefect(settings) as client:
+        known = _known(settings, client)
+        return frozenset(each.name for each in known if to_existing(each).is_paused)
 
 
 def run_now(settings: Settings, name: str) -> str:
@@ -134,6 +155,7 @@ def run_now(settings: Settings, name: str) -> str:
         TransientError: Prefect does not answer.
     """
     with _prefect(settings) as client:
+        _await_added(settings, client, name)
         found = _find(settings, client, name)
         if len(found) > 1:
             raise InputError(
@@ -145,21 +167,46 @@ def run_now(settings: Settings, name: str) -> str:
         return str(run.name)
 
 
-def _find(settings: Settings, client: "SyncPrefectClient", name: str) -> "list[DeploymentResponse]":
-    """Return this home's deployments with a name, or of the pipeline with it."""
+def _await_added(settings: Settings, client: "SyncPrefectClient", name: str) -> None:
+    """Wait for the deployments of a file that was added a moment ago; not for long."""
+    if not is_supervisor_alive(settings.run):
+        return
+    specs = read_wanted(settings).specs
+    suffix = _suffix(settings)
+    wanted = {each.name for each in specs if name in (each.name, _pipeline_of(each.name, suffix))}
+    until = time.monotonic() + ADDED_SECONDS
+    while wanted - {each.name for each in _known(settings, client)} and time.monotonic() < until:
+        time.sleep(0.5)
+
+
+def _known(settings: Settings, client: "SyncPrefectClient") -> "list[DeploymentResponse]":
+    """Return this home's deployments of pipeline files."""
     from prefect.client.schemas import filters
 
     wanted = filters.DeploymentFilter(tags=filters.DeploymentFilterTags(all_=[TAG]))
     home = home_id(settings)
-    known = [
+    return [
         each
         for each in client.read_deployments(deployment_filter=wanted)
         if not is_of_another_home(each.tags, home) and "pipeline_file" in each.parameters
     ]
+
+
+def _suffix(settings: Settings) -> str:
+    """Return the end of deployments' names on a Prefect server of several homes."""
+    return f"-{home_id(settings)}" if settings.prefect_api_url is not None else ""
+
+
+def _pipeline_of(deployment: str, suffix: str) -> str:
+    """Return the name of a deployment's pipeline: `digits` of `score-digits`."""
+    return deployment.removesuffix(suffix).partition("-")[2]
+
+
+def _find(settings: Settings, client: "SyncPrefectClient", name: str) -> "list[DeploymentResponse]":
+    """Return this home's deployments with a name, or of the pipeline with it."""
+    known, suffix = _known(settings, client), _suffix(settings)
     found = [each for each in known if each.name == name]
-    suffix = f"-{home}" if settings.prefect_api_url is not None else ""
-    names_of = {each.name: each.name.removesuffix(suffix).partition("-")[2] for each in known}
-    found = found or [each for each in known if names_of[each.name] == name]
+    found = found or [each for each in known if _pipeline_of(each.name, suffix) == name]
     if not found:
         names = sorted(each.name for each in known)
         raise InputError(

@@ -171,9 +171,9 @@ class ScheduleLoop:
         for found in await self._query(tuple(by_name)):
             spec = by_name.get(found.name)
             if spec is not None and found.flow_id == await self._flow_id(spec):
-                existing[found.name] = _to_existing(found)
+                existing[found.name] = to_existing(found)
             elif spec is None and self._is_ours(found):
-                others.append(_to_existing(found))
+                others.append(to_existing(found))
         self._existing = existing
         return existing, tuple(others)
 
@@ -253,7 +253,8 @@ class ScheduleLoop:
             self.state = state
 
 
-def _to_existing(found: "DeploymentResponse") -> ExistingDeployment:
+def to_existing(found: "DeploymentResponse") -> ExistingDeployment:
+    """Return what Millrace compares of a deployment."""
     limit, options = found.global_concurrency_limit, found.concurrency_options
     return ExistingDeployment(
         id=found.id,

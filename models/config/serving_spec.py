@@ -18,8 +18,9 @@ class LiveMetricSpec(Spec):
     """What a version's own predictions must reach on labels that came back."""
 
     value: float = Field(
+        ge=0,
         description="Least accuracy, or for numbers the largest rmse, of its own predictions, as "
-        "`millrace feedback` found it."
+        "`millrace feedback` found it.",
     )
     labels: int = Field(200, ge=1, description="Least number of these predictions with a label.")
 
@@ -51,8 +52,8 @@ class RequireSpec(Spec):
     live_metric: Annotated[LiveMetricSpec | None, BeforeValidator(_wrap_value)] = Field(
         None,
         description="Require that the version's own predictions were right often enough on labels "
-        "that came back: `millrace score FILE --version N`, then `millrace feedback`. A number "
-        "alone is its `value`. null: not required.",
+        "that came back, as `millrace feedback` found. A number alone is its `value`. null: not "
+        "required.",
     )
 
 

@@ -80,11 +80,13 @@ def _is_number_text(word: str) -> bool:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return `array` with dictionaries decoded and text as `string`."""
+    """Return `array` with dictionaries decoded, text as `string` and no 16-bit floats."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
         array = array.cast(pa.string())
+    if pa.types.is_float16(array.type):  # Arrow has few functions for it
+        array = array.cast(pa.float32())
     return array
 
 

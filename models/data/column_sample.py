@@ -103,11 +103,13 @@ def leading_zero(name: str, sample: Sequence[pa.RecordBatch]) -> str | None:
 def seen_type(array: pa.Array) -> str | None:
     """Return the type of an array: int, float, bool, string, vector, else the name of Arrow's type.
 
-    None if all cells are null.
+    None if all cells are null. Whole numbers of more than 63 bits are floats.
     """
     kind = array.type
     if array.null_count == len(array):
         return None
+    if pa.types.is_uint64(kind) and pc.max(array).as_py() >= 2**63:
+        return "float"
     tests = {
         "bool": pa.types.is_boolean(kind),
         "int": pa.types.is_integer(kind),

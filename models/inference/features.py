@@ -34,7 +34,7 @@ ABSENT = "is missing"
 UNKNOWN = "is an unknown category"
 NOT_BOOL = "is not true or false"
 
-_COLUMN_TYPES: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
+_NUMBERS: dict[str, ColumnType] = {"float": "float", "int": "float", "bool": "bool"}
 _VALUE_TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
 
 
@@ -394,10 +394,10 @@ def _encode_column(
     array = _one_chunk(column)
     if feature.kind == "category":
         return _codes(array, feature.categories, null_values)[:, None]
-    read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]), null_values)
     if feature.kind == "vector":
-        return _flatten(read, feature.width)
-    numbers: Array = read.values.to_numpy(zero_copy_only=False)
+        return _flatten(cast(array, Column(feature.name, "vector"), null_values), feature.width)
+    read = cast(array, Column(feature.name, _NUMBERS[feature.values]), null_values)
+    numbers: Array = read.values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are reported
         encoded = numbers.astype(np.float32)
     encoded[read.unparsable] = np.inf

@@ -7,6 +7,10 @@ from typing import Literal
 
 from millrace.models.config.serving_spec import LiveMetricSpec, RequireSpec
 
+HOW_TO_LABEL = (
+    "score rows that it has not learnt from, for a date of their own, with `millrace score FILE "
+    "--version N --input ROWS --date DATE`, then `millrace feedback`"
+)
 MANUAL = "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`"
 
 
@@ -198,8 +202,8 @@ def _live_fault(required: LiveMetricSpec | None, live: LiveFigures | None) -> st
     if live is None or live.labels < required.labels:
         return (
             f"{0 if live is None else live.labels:,} of its own predictions have a label, and "
-            f"promotion.require.live_metric asks for {required.labels:,}: score rows with "
-            "`millrace score FILE --version N`, then `millrace feedback`, then `millrace release`"
+            f"promotion.require.live_metric asks for {required.labels:,}: {HOW_TO_LABEL}, then "
+            "`millrace release`"
         )
     is_error = live.metric == "rmse"
     # A NaN is neither below nor above, and is refused.

@@ -158,8 +158,15 @@ def _section(model: RowModel, address: str) -> str:
     return (
         f"<h2>{html.escape(model.name)}, version {model.version}</h2>"
         f"<p>Predicts {html.escape(model.target)}.</p><pre>{html.escape(curl)}</pre>"
-        f"<table><tr><th>column<th>values{lines}</table>"
+        f"<table><tr><th>column<th>values{lines}</table>{_about_key(model)}"
     )
+
+
+def _about_key(model: RowModel) -> str:
+    if not model.key:
+        return ""
+    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in model.key)
+    return f"<p>A row may have {names} too, by which a label finds its logged answer.</p>"
 
 
 def example_value(column: Mapping[str, Any]) -> Any:

@@ -26,6 +26,7 @@ class RowModel:
         labels: the classes, in the order of the output; empty for a regression.
         output: the output with the probabilities of the classes, or the number.
         target: the column that is predicted.
+        key: columns that a row may have beside, by which its answer is found later.
     """
 
     name: str
@@ -35,6 +36,7 @@ class RowModel:
     labels: tuple[str | int | bool, ...]
     output: str
     target: str
+    key: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: model_config_pb2.ModelConfig, version: int) -> "RowModel":
@@ -48,6 +50,7 @@ class RowModel:
             labels=tuple(values["labels"]),
             output=values["output"],
             target=values["target"],
+            key=tuple(values["key"]),
         )
 
     @property

@@ -116,7 +116,7 @@ def test_a_toy_kind_is_trained_certified_and_live(served: Served) -> None:
     assert served.toy["promotion"]["champion"] is True
     stages = [stage["name"] for stage in served.toy["certificate"]["stages"]]
     assert stages == ["least_squares", "onnx-fp32"]
-    version = client(served.installation.tracking_uri).get_model_version("slopes", "1")
+    version = registry_of(served.installation).version("slopes", 1)
     assert version.tags["millrace.kind"] == "toy"
 
 

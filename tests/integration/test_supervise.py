@@ -1,6 +1,7 @@
 """`up`, `status` and `down` on real servers, with flows of no weight."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -207,6 +208,16 @@ def test_a_file_is_scheduled_paused_run_and_removed_while_up_runs(running: Setti
     assert found()["paused"]
     _schedule(running, "resume", "score-nightly")
     assert not found()["paused"]
+    _schedule(running, "pause", "nightly")
+    listed = json.loads(_schedule(running, "list", "--json"))["schedules"]
+    paused = {each["deployment"]: each["paused"] for each in listed}
+    assert paused["score-nightly"]
+    _schedule(running, "remove", "nightly")
+    _wait(lambda: not found()["schedules"], 30, "it has no schedule")
+    _schedule(running, "add", str(file))
+    _schedule(running, "resume", "nightly")
+    assert not found()["paused"]
+    assert all(each["active"] for each in found()["schedules"])
     _schedule(running, "run-now", "nightly")
     _wait(file.with_suffix(".done").exists, 30, "its run")
     _schedule(running, "remove", "nightly")

@@ -22,7 +22,9 @@ def test_a_date_that_is_none_is_refused_as_such():
 
 
 def test_an_online_answer_is_traced_with_the_row_that_was_asked(tmp_path, monkeypatch, capsys):
-    home = Installation(tmp_path / "home", "sqlite:///m.db", str(tmp_path / "tables")).prepared()
+    home = Installation(
+        tmp_path / "home", f"sqlite:///{tmp_path}/m.db", str(tmp_path / "tables")
+    ).prepared()
     folder = home.home / "request_log" / "shop"
     folder.mkdir(parents=True)
     asked = {"time": 1.8e9, "version": 3, "request": "r1", "number": 2, "row": {"x": 1}}

@@ -216,6 +216,25 @@ def test_a_first_column_that_counts_the_rows_is_the_key() -> None:
         assert load_pipeline(Path(f"{name}.yaml")).dataset.key == ()
 
 
+def test_odd_types_and_names_give_a_file_that_check_accepts(folder: Path) -> None:
+    numbers = [0.5 + n / 7 for n in range(40)]
+    rows = {
+        "half": pa.array(numbers).cast(pa.float16()),
+        "large": pa.array([2**64 - 1 - n for n in range(40)], pa.uint64()),
+        "c": ["a", "b"] * 20,
+    }
+    pq.write_table(pa.table(rows), "yes.parquet")
+    init("yes.parquet")
+    assert checked("yes.yaml").schema.features == ("half", "large")
+
+
+@pytest.mark.parametrize("text", ["x;c\n1,5;a\n2,5;b\n", "x;c\n1;a\n2;b\n"])
+def test_other_separators_are_named(text: str) -> None:
+    Path("a.csv").write_text(text)
+    with pytest.raises(InputError, match="cells separated by ';'"):
+        init("a.csv")
+
+
 def test_json_names_the_file_and_the_choice() -> None:
     write("a.csv", "x=number", "c=class")
     done = CliRunner().invoke(main.make_app(), ["init", "a.csv", "--json"])

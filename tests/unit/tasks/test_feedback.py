@@ -17,7 +17,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import RequestLogSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHAMPION
-from millrace.serving.request_table import Collected, collect_requests
+from millrace.serving.request_table import FIELDS, Collected, collect_requests
 from millrace.tasks.feedback import describe_fall, read_feedback
 from millrace.tasks.feedback_history import FEEDBACK
 from millrace.tasks.reports.feedback_plots import feedback_pictures
@@ -87,6 +87,18 @@ def test_labels_with_a_date_are_those_of_that_date(home: Installation, tmp_path:
     assert read_feedback(home, NAME, labels, key=("id",), date="2026-11-20").days == ()
     stored = deltalake.DeltaTable(home.table(FEEDBACK, NAME)).to_pyarrow_table()
     assert stored["value"].to_pylist() == [0.9, 0.5]
+
+
+def test_dates_that_are_none_are_refused_and_times_are_read(
+    home: Installation, tmp_path: Path
+) -> None:
+    found = read_feedback(
+        home, NAME, write_labels(tmp_path, 0, date="2026-11-20T23:30:00Z"), key=("id",)
+    )
+    assert [each.date for each in found.days] == ["2026-11-20"]
+    for bad in ("20.11.2026", "20261120", "yesterday"):
+        with pytest.raises(InputError, match="cells that are no dates"):
+            read_feedback(home, NAME, write_labels(tmp_path, 0, date=bad), key=("id",))
 
 
 def test_labels_without_a_prediction_and_bad_ones_are_counted(
@@ -212,6 +224,43 @@ def test_the_pictures_show_each_version_and_the_calibration(
     (points,) = axes.collections
     assert points.get_offsets().tolist() == [[0.75, pytest.approx(0.9, abs=0.01)]]
     assert feedback_pictures(replace(found, history=(), reliability=())) == {}
+
+
+def test_a_table_from_before_predictions_were_texts_is_kept_and_another_type_collected(
+    home: Installation, tmp_path: Path
+) -> None:
+    uri = home.table("requests", "numbered")
+    at = datetime(2026, 11, 20, tzinfo=UTC)
+    old = {"date": "2026-11-20", "time": at, "model_version": 1, "request": "r", "row_number": 0}
+    old |= {"row": "{}", "prediction": 2.5, "score": 2.5, "file": "f", "_key": "a"}
+    schema = pa.schema([*FIELDS, ("_key", pa.string())])
+    place = schema.get_field_index("prediction")
+    typed = pa.Table.from_pylist([old], schema.set(place, pa.field("prediction", pa.float64())))
+    deltalake.write_deltalake(uri, typed, partition_by=["date"])
+    folder = home.home / "request_log" / "numbered"
+    folder.mkdir(parents=True)
+    line = {"time": 1.8e9, "version": 2, "request": "r", "number": 0, "key": {"id": "b"}}
+    good = {**line, "row": {"x": 1}, "prediction": "blue", "score": 0.5}
+    lines = [good, {**good, "row": None}]
+    (folder / "1-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert collect_requests(home, "numbered") == Collected(1, 1)
+    kept = deltalake.DeltaTable(uri).to_pyarrow_table().sort_by("_key")
+    assert kept.select(["_key", "prediction"]).to_pydict() == {
+        "_key": ["a", "b"],
+        "prediction": ["2.5", "blue"],
+    }
+
+
+def test_a_model_without_a_champion_has_feedback(home: Installation, tmp_path: Path) -> None:
+    ingest_rows(home, "fresh", 50)
+    plant(home, "fresh", good(0))
+    rows = {"_key": ["1"], "prediction": ["x"], "score": [0.5], "model_version": [1], "_row": [0]}
+    uri = home.table("predictions", "fresh")
+    deltalake.write_deltalake(uri, pa.table({**rows, "date": ["2026-11-20"]}))
+    file = tmp_path / "labels.csv"
+    file.write_text("id,t\n1,x\n")
+    found = read_feedback(home, "fresh", str(file), key=("id",))
+    assert [(each.version, each.value) for each in found.days] == [(1, 1.0)]
 
 
 def test_what_no_setting_limits_stays(home: Installation) -> None:

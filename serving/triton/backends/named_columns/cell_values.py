@@ -33,6 +33,8 @@ class CellReader:
     def __init__(self, column: Mapping[str, Any], null_values: Sequence[str]) -> None:
         self.kind, self.width = column["kind"], column["width"]
         categories = column["categories"]
+        if self.kind == "number" and column["values"] == "bool":
+            self.kind, categories = "category", (False, True)
         self.codes = {category: float(code) for code, category in enumerate(categories)}
         self.type = type(categories[0]) if categories else float
         words = [word for word in null_values if word not in categories]
