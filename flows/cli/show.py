@@ -59,7 +59,9 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
     elif "no better than" in outcome.promotion.reason:
         print_hint(
             f"{version} cannot be promoted, because it has learnt nothing. Train it longer or with "
-            "another learning rate, or check whether dataset.task fits the target"
+            "another learning rate, check whether dataset.task fits the target, and see with "
+            "`millrace check` whether a few rows are far outside: dataset.columns limits them "
+            "(max), and dataset.null_values names words for null"
         )
     else:
         print_hint(
