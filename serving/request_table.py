@@ -116,9 +116,8 @@ def find_answers(uri: str, key: str, date: str | None = None) -> list[dict[str, 
     return [{**each, "time": each["time"].isoformat()} for each in newest.to_pylist()]
 
 
-def forget_requests(installation: Installation, model: str, erasure: Erasure) -> Erased:
-    """Erase rows from a model's table, in all its versions; its files must be collected."""
-    uri = installation.table(REQUESTS, model)
+def forget_in_table(uri: str, erasure: Erasure) -> Erased:
+    """Erase rows from a table, in all its versions; its files must be collected."""
     if not Folder(uri).exists():
         return Erased()
     is_table = deltalake.DeltaTable.is_deltatable(uri)

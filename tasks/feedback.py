@@ -31,11 +31,10 @@ from millrace.tasks.collect_requests import collect_model
 from millrace.tasks.feedback_history import LiveDay, history_with, store_days
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.label_table import ALL_DATES, DATE, LABEL, store_labels
 from millrace.tasks.labelled_predictions import (
     BATCH,
     COMMON,
-    DATE,
-    LABEL,
     ONLINE,
     VERSION,
     count_matched,
@@ -43,6 +42,7 @@ from millrace.tasks.labelled_predictions import (
     kind_of_predictions,
     prediction_tables,
     read_labels,
+    with_stored,
 )
 from millrace.tasks.online_drift import OnlineDrift, read_online_drift
 from millrace.tasks.progress import log
@@ -111,8 +111,8 @@ def read_feedback(
 ) -> Feedback:
     """Join labels to the predictions of a model by key, and store what they say.
 
-    A label without a date is that of its key on every date. The figures of a date and version
-    replace those of an earlier call.
+    A label without a date is that of its key on every date. Labels are kept, so that a file may
+    have only what is new, and the figures are of all labels so far.
 
     Args:
         installation: where the registry and the tables are.
@@ -121,7 +121,8 @@ def read_feedback(
             perhaps `date`; None: no new labels.
         label: the column of the labels; None: the target of the dataset.
         key: the key columns; empty: those of the pipeline.
-        date: the only date whose predictions are labelled; None: all of them.
+        date: the only date whose predictions are labelled, and that of labels without one; None:
+            all of them.
 
     Raises:
         InputError: there are no such predictions or labels, or nothing identifies the rows.
@@ -137,12 +138,15 @@ def read_feedback(
     tables = prediction_tables(installation, model)
     kind = kind_of_predictions(installation, pipeline, tables)
     labels, unreadable = read_labels(installation, pipeline, source, label, key, kind)
-    found_by = {name: join_labels(table, labels, date, kind) for name, table in tables.items()}
+    if date is not None:
+        dates = pc.if_else(pc.equal(labels[DATE], ALL_DATES), date, labels[DATE])
+        labels = labels.set_column(labels.column_names.index(DATE), DATE, dates)
+    known = with_stored(installation, model, labels, kind)
+    found_by = {name: join_labels(table, known, date, kind) for name, table in tables.items()}
     joined = pa.concat_tables(each.select([*COMMON, LABEL]) for each in found_by.values())
     is_class = not pa.types.is_floating(kind)
-    days = tuple(
-        day for name, each in found_by.items() for day in _days(each, name, is_class=is_class)
-    )
+    every = [day for name, each in found_by.items() for day in _days(each, name, is_class=is_class)]
+    days = tuple(sorted(every, key=lambda day: (day.date, day.version)))
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
     history = tuple(history_with(installation, model, days))
     falls = _find_falls(certified, history)
@@ -163,6 +167,7 @@ def read_feedback(
         drift,
     )
     _require_matches(found, labels, tables)
+    store_labels(installation, model, labels)
     store_days(installation, model, days)
     return found
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from millrace.models.common.installation import Installation
 from millrace.models.registry.gates import LiveFigures
 from millrace.tasks.labelled_predictions import BATCH
-from millrace.tasks.progress import log
 
 FEEDBACK = "feedback"
 """Folder of the tables with what the labels of each model said."""
@@ -72,17 +71,10 @@ def store_days(installation: Installation, model: str, days: Sequence[LiveDay]) 
         return
     uri, now = installation.table(FEEDBACK, model), datetime.now(UTC).isoformat()
     rows: list[dict[str, Any]] = [{**asdict(each), "measured_at": now} for each in days]
-    fresh = {_place(row): row["labels"] for row in rows}
+    fresh = {_place(row) for row in rows}
     if deltalake.DeltaTable.is_deltatable(uri):
         earlier = deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist()
         rows += [row for row in earlier if _place(row) not in fresh]
-        for row in earlier:
-            if row["labels"] > (now_known := fresh.get(_place(row), row["labels"])):
-                log.warning(
-                    "%s: %d labels replace %d of version %d; a later file should have all labels "
-                    "of its dates",
-                    *(row["date"], now_known, row["labels"], row["version"]),
-                )
     rows.sort(key=lambda row: (row["date"], row["version"]))
     rows = [{"source": BATCH, **row} for row in rows]
     table = pa.Table.from_pylist(rows, SCHEMA)

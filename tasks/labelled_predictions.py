@@ -20,9 +20,10 @@ from millrace.models.data.sources.open_source import open_source
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.request_table import REQUESTS
 from millrace.tasks.collect_requests import dataset_columns
+from millrace.tasks.label_table import ALL_DATES, DATE, LABEL, last_of_each, stored_labels
 from millrace.tasks.progress import log
 
-DATE, VERSION, LABEL = "date", "model_version", "_label"
+VERSION = "model_version"
 BATCH, ONLINE = "batch", "online"
 DATE_TEXT = r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})(?P<rest>[T ].*)?$"
 MOST_NAMED = 10
@@ -82,7 +83,12 @@ def read_labels(
     key: Sequence[str],
     kind: pa.DataType,
 ) -> tuple[pa.Table, int]:
-    """Return the labels with their keys, the last one of a repeated key, and how many are bad."""
+    """Return the labels of a file, and how many of its rows have none.
+
+    Returns:
+        `_key`, `date` (`ALL_DATES` where the file names none) and `_label`, of the predictions'
+        type, and the number of bad rows. The last label of a key and date counts.
+    """
     column = label or pipeline.dataset.target
     names = tuple(key) or pipeline.batch.key or pipeline.dataset.key
     spec = DatasetSpec(source=source, target=column, null_values=pipeline.dataset.null_values)
@@ -108,20 +114,28 @@ def read_labels(
                 hint="name the key with --key, and score with batch.key",
             )
         values = _known_classes(_values(cells_of(rows, column), wanted, kind, nulls), classes)
-        columns = {KEY: keys, LABEL: values}
+        dates = pa.nulls(rows.num_rows, pa.string())
         if DATE in rows.schema.names and DATE not in names:
-            columns[DATE] = read_dates(cells_of(rows, DATE))
-        found = pa.table(columns)
+            dates = read_dates(cells_of(rows, DATE))
+        found = pa.table({KEY: keys, DATE: dates.fill_null(ALL_DATES), LABEL: values})
         good = found.filter(pc.and_(values.is_valid(), keys.is_valid()))
         bad += len(found) - len(good)
         tables.append(good)
     if not tables:
         raise InputError(f"{source} has no labels", valid="a row for each label")
-    labels = pa.concat_tables(tables)
-    by = [name for name in (KEY, DATE) if name in labels.column_names]
-    numbered = labels.append_column("_n", pa.array(range(len(labels))))
-    last = numbered.group_by(by).aggregate([("_n", "max")])["_n_max"]
-    return labels.take(last), bad
+    return last_of_each(pa.concat_tables(tables)), bad
+
+
+def with_stored(
+    installation: Installation, model: str, labels: pa.Table, kind: pa.DataType
+) -> pa.Table:
+    """Return new labels with those of earlier calls; stored ones of another type are left out."""
+    stored = stored_labels(installation, model)
+    texts = stored[LABEL].combine_chunks()
+    typed = _values(texts, _column_of(LABEL, kind), kind, ())
+    place = stored.column_names.index(LABEL)
+    known = stored.set_column(place, LABEL, typed).filter(typed.is_valid())
+    return last_of_each(pa.concat_tables([known, labels]))
 
 
 def _known_classes(values: pa.Array, classes: Sequence[object] | None) -> pa.Array:
@@ -158,8 +172,18 @@ def read_dates(cells: pa.Array) -> pa.Array:
 
 def count_matched(joined: pa.Table, labels: pa.Table) -> int:
     """Return the number of labels that a prediction was found for."""
-    by = [name for name in (KEY, DATE) if name in labels.column_names]
-    return int(joined.group_by(by).aggregate([]).num_rows)
+    dated, always = _by_date(labels)
+    places = joined.select([KEY, DATE])
+    return int(
+        dated.join(places, [KEY, DATE], join_type="left semi").num_rows
+        + always.join(places.select([KEY]), [KEY], join_type="left semi").num_rows
+    )
+
+
+def _by_date(labels: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the labels of single dates, and those of all dates."""
+    is_always = pc.equal(labels[DATE], ALL_DATES)
+    return labels.filter(pc.invert(is_always)), labels.filter(is_always)
 
 
 def _values(
@@ -185,6 +209,8 @@ def join_labels(
 ) -> pa.Table:
     """Return key, date, version, prediction, score and label of the rows that have a label.
 
+    A label of a date goes before one of all dates.
+
     Of the online answers for a key, the last one of a version on a date counts. Answers of a time
     when the target was of another type do not count.
     """
@@ -205,8 +231,11 @@ def join_labels(
     for name, kind in ((VERSION, pa.int64()), ("score", pa.float64())):
         place = scored.column_names.index(name)
         scored = scored.set_column(place, name, scored[name].cast(kind))
-    by = [name for name in (KEY, DATE) if name in labels.column_names]
-    return scored.join(labels, keys=by, join_type="inner")
+    dated, always = _by_date(labels)
+    one = scored.join(dated, [KEY, DATE], join_type="inner")
+    left = scored.join(dated.select([KEY, DATE]), [KEY, DATE], join_type="left anti")
+    other = left.join(always.drop_columns(DATE), [KEY], join_type="inner")
+    return pa.concat_tables([one, other.select(one.column_names)])
 
 
 def _last_answers(scored: pa.Table) -> pa.Table:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from millrace.tasks.online_drift import OnlineDrift
 
 EVENT_SECONDS = 10.0
+MOST_DAYS = 40
+"""Dates and versions that are printed, the newest."""
 MOST_COLUMNS = 8
 """Columns of the requests whose drift is printed, the largest."""
 
@@ -78,10 +80,13 @@ def feedback(
 
 
 def _show(found: "Feedback", *, has_labels: bool) -> None:
-    days = found.days if has_labels else found.history
+    every = found.days if has_labels else found.history
+    days = every[-MOST_DAYS:]
     if days:
         head = ("date", "version", "of", "labels", days[0].metric, "95% interval", "certified")
         console.print_table(f"{found.model}, live", head, [_day(each, found) for each in days])
+    if len(every) > len(days):
+        console.print_line(f"rows of earlier dates: {len(every) - len(days):,}; `--json` has all")
     if has_labels:
         unmatched = found.labels - found.matched - found.unreadable
         console.print_line(f"labels: {found.labels:,}, {unmatched:,} of them without a prediction")

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import DATASETS, DEAD_LETTERS, PREDICTIONS, QUARANTINE
 from millrace.serving.request_table import REQUEST_LOG, REQUESTS
+from millrace.tasks.label_table import LABEL_TABLES
 
 TABLES = {
     "snapshots": DATASETS,
@@ -18,6 +19,7 @@ TABLES = {
     "tokens": "tokens",
     "tokenizers": "tokenizers",
     "requests": REQUESTS,
+    "labels": LABEL_TABLES,
     "releases": "releases",
 }
 FOLDERS = {

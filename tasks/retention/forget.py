@@ -37,8 +37,9 @@ from millrace.models.data.spool import find_left_staging
 from millrace.models.data.table_commit import filesystem_of
 from millrace.models.data.table_files import list_data_files, list_drafts
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
-from millrace.serving.request_table import REQUESTS, forget_requests
+from millrace.serving.request_table import REQUESTS, forget_in_table
 from millrace.tasks.collect_requests import collect_model
+from millrace.tasks.label_table import LABEL_TABLES
 
 FILE = "file"
 """Column of the quarantine with the path of a row's file."""
@@ -201,7 +202,9 @@ def forget(
         DEAD_LETTERS: letters,
     }
     if REQUESTS in erasures:
-        found[REQUESTS] = forget_requests(installation, model, erasures[REQUESTS])
+        found[REQUESTS] = forget_in_table(scope.uri(REQUESTS), erasures[REQUESTS])
+    if LABEL_TABLES in erasures:
+        found[LABEL_TABLES] = forget_in_table(scope.uri(LABEL_TABLES), erasures[LABEL_TABLES])
     outcome = scope.outcome(found, len(staged))
     if outcome.failed:
         raise _not_erased(outcome.failed)
@@ -300,8 +303,9 @@ def _open_scope(
         PREDICTIONS: Erasure.by_value(KEY, keys),
         DEAD_LETTERS: by_dead_letter(keys, key_columns),
     }
-    if Folder(installation.table(REQUESTS, model)).exists():  # nobody else needs to hear of it
-        erasures[REQUESTS] = Erasure.by_value(KEY, keys)
+    for table in (REQUESTS, LABEL_TABLES):  # nobody else needs to hear of them
+        if Folder(installation.table(table, model)).exists():
+            erasures[table] = Erasure.by_value(KEY, keys)
     return _Scope(installation, model, frozenset(keys), erasures)
 
 
@@ -323,7 +327,7 @@ def _find_key_columns(
         schema = open_snapshot(installation, model).schema
         return {name: schema.find(name) for name in schema.key}
     except InputError:
-        tables = (DATASETS, QUARANTINE, PREDICTIONS, DEAD_LETTERS, REQUESTS)
+        tables = (DATASETS, QUARANTINE, PREDICTIONS, DEAD_LETTERS, REQUESTS, LABEL_TABLES)
         stored = [table for table in tables if _has_files(installation.table(table, model))]
         if not stored and not find_left_staging(installation.staging, model):
             raise

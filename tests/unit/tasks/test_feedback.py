@@ -1,6 +1,7 @@
 """Labels that came back, joined to predictions of a real table, by a version of a real registry."""
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from millrace.models.registry.version_files import CHAMPION
 from millrace.serving.request_table import FIELDS, Collected, collect_requests
 from millrace.tasks.feedback import describe_fall, read_feedback
 from millrace.tasks.feedback_history import FEEDBACK
+from millrace.tasks.label_table import LABEL_TABLES, stored_labels
 from millrace.tasks.reports.feedback_plots import feedback_pictures
 from millrace.tasks.retention.forget import forget
 from tests.integration.planted import LABELS, good, ingest_rows, plant
@@ -39,6 +41,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     for day in ("2026-11-20", "2026-11-21"):
         write_predictions(made, day)
     return made
+
+
+@pytest.fixture(autouse=True)
+def no_labels(home: Installation) -> None:
+    """Begin each test without labels of an earlier one."""
+    shutil.rmtree(home.table(LABEL_TABLES, NAME), ignore_errors=True)
 
 
 def write_predictions(home: Installation, day: str) -> None:
@@ -269,3 +277,25 @@ def test_what_no_setting_limits_stays(home: Installation) -> None:
     forget(home, NAME, ["nobody"], lambda _: None)
     table = deltalake.DeltaTable(home.table("requests", NAME)).to_pyarrow_table()
     assert "long ago" in table["_key"].to_pylist()
+
+
+def test_labels_that_come_in_pieces_add_up_and_later_ones_count(
+    home: Installation, tmp_path: Path
+) -> None:
+    file = tmp_path / "labels.csv"
+    pieces = [
+        ("id,t\n10,z\n11,z\n12,x\n", (3, 2)),
+        ("id,t\n13,y\n", (4, 3)),
+        ("id,t\n10,y\n", (4, 4)),
+        ("id,t,date\n10,z,2026-11-21\n", (4, 3)),
+    ]
+    for text, expected in pieces:
+        file.write_text(text)
+        found = read_feedback(home, NAME, str(file), key=("id",))
+        newest = found.days[-1]
+        assert (newest.date, newest.labels) == ("2026-11-21", expected[0])
+        assert newest.value == expected[1] / expected[0]
+        assert (found.labels, found.matched) == (text.count("\n") - 1, text.count("\n") - 1)
+    assert found.days[0].value == 1.0
+    forget(home, NAME, ["11"], lambda _: None)
+    assert "11" not in stored_labels(home, NAME)["_key"].to_pylist()
