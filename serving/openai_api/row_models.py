@@ -50,7 +50,7 @@ class RowModel:
             labels=tuple(values["labels"]),
             output=values["output"],
             target=values["target"],
-            key=tuple(values["key"]),
+            key=tuple(values.get("key", ())),  # steps of an earlier release have none
         )
 
     @property

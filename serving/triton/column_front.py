@@ -126,7 +126,7 @@ def front_config(
         instance_group=[pb.ModelInstanceGroup(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)],
         dynamic_batching=pb.ModelDynamicBatching(),
     )
-    schema = {key: columns[key] for key in ("columns", "labels", "output", "target")}
+    schema = {each: columns[each] for each in ("columns", "labels", "output", "target", "key")}
     values = {
         "model": model,
         "max_rows": str(served.max_batch_size),

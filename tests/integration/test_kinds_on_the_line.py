@@ -164,14 +164,19 @@ def test_batch_and_the_live_trees_answer_alike(served: Served) -> None:
     given = [
         {**known, "income": 51.5, "city": "c3"},
         {**known, "income": None, "city": None},
-        {**known, "income": 51.5, "city": "nowhere"},
     ]
     rows.write_text("\n".join(map(json.dumps, given)))
     asked = served.home.run("predict", "levels", "--rows", str(rows), "--json")
     assert asked.code == 0, asked.err
-    assert len(asked.json["predictions"]) == 3
+    assert len(asked.json["predictions"]) == 2
     assert set(asked.json["predictions"]) <= {0, 1, 2}
-    assert set(asked.json["scores"][:2]) != {asked.json["scores"][2]}
+    unseen = {**known, "income": 51.5, "city": "nowhere"}
+    rows.write_text("\n".join(map(json.dumps, [*given, unseen])))
+    refused = served.home.run("predict", "levels", "--rows", str(rows), "--json")
+    assert (refused.code, refused.json["what"]) == (
+        2,
+        "row 3 cannot be answered: city is an unknown category",
+    )
 
 
 def test_the_versions_evidence_is_read_again(served: Served) -> None:
