@@ -4,7 +4,7 @@ The predictions are those of batch jobs, and the online answers of `serving.requ
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import deltalake
 import numpy as np
@@ -143,8 +143,31 @@ def read_feedback(
         labels = labels.set_column(labels.column_names.index(DATE), DATE, dates)
     known = with_stored(installation, model, labels, kind)
     found_by = {name: join_labels(table, known, date, kind) for name, table in tables.items()}
+    found = replace(_measure(installation, model, labels, unreadable, found_by), drift=drift)
+    _require_matches(found, labels, tables)
+    store_labels(installation, model, labels)
+    store_days(installation, model, found.days)
+    return found
+
+
+def _measure(
+    installation: Installation,
+    model: str,
+    labels: pa.Table,
+    unreadable: int,
+    found_by: Mapping[str, pa.Table],
+) -> Feedback:
+    """Return what labelled predictions say.
+
+    Args:
+        installation: where the registry and the tables are.
+        model: the model.
+        labels: the labels of the file.
+        unreadable: number of its rows without a label.
+        found_by: the predictions with a label, of this file or an earlier one, by their source.
+    """
     joined = pa.concat_tables(each.select([*COMMON, LABEL]) for each in found_by.values())
-    is_class = not pa.types.is_floating(kind)
+    is_class = not pa.types.is_floating(joined.schema.field(LABEL).type)
     every = [day for name, each in found_by.items() for day in _days(each, name, is_class=is_class)]
     days = tuple(sorted(every, key=lambda day: (day.date, day.version)))
     certified = _certified(installation, model, {each.version for each in days}) if is_class else {}
@@ -153,7 +176,7 @@ def read_feedback(
     reliability = tuple(_reliability(joined)) if is_class and joined.num_rows else ()
     for version, fall in falls.items():
         log.warning("%s version %d: %s", model, version, describe_fall(fall))
-    found = Feedback(
+    return Feedback(
         model,
         days,
         labels.num_rows + unreadable,
@@ -164,12 +187,7 @@ def read_feedback(
         falls,
         reliability,
         history,
-        drift,
     )
-    _require_matches(found, labels, tables)
-    store_labels(installation, model, labels)
-    store_days(installation, model, days)
-    return found
 
 
 def _champion_or_newest(registry: Registry, model: str) -> ModelVersion:

@@ -3,6 +3,7 @@
 Labels come in pieces, and late. A file has only what is new, and figures are of all labels so far.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import deltalake
@@ -26,13 +27,13 @@ def stored_labels(installation: Installation, model: str) -> pa.Table:
     if not deltalake.DeltaTable.is_deltatable(uri):
         return pa.table({name: pa.array([], pa.string()) for name in COLUMNS})
     rows = dataset_of(deltalake.DeltaTable(uri)).to_table(columns=[*COLUMNS, ADDED_AT])
-    return last_of_each(rows.sort_by(ADDED_AT).select(COLUMNS))
+    return last_of_each(rows.sort_by(ADDED_AT).select(COLUMNS), (KEY, DATE))
 
 
-def last_of_each(labels: pa.Table) -> pa.Table:
-    """Return the last label of each key and date."""
-    numbered = labels.append_column("_n", pa.array(range(len(labels))))
-    return labels.take(numbered.group_by([KEY, DATE]).aggregate([("_n", "max")])["_n_max"])
+def last_of_each(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    """Return the last row of each combination of values of the columns `by`."""
+    numbered = rows.append_column("_n", pa.array(range(len(rows))))
+    return rows.take(numbered.group_by([*by]).aggregate([("_n", "max")])["_n_max"])
 
 
 def store_labels(installation: Installation, model: str, labels: pa.Table) -> None:

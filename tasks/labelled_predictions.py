@@ -123,7 +123,7 @@ def read_labels(
         tables.append(good)
     if not tables:
         raise InputError(f"{source} has no labels", valid="a row for each label")
-    return last_of_each(pa.concat_tables(tables)), bad
+    return last_of_each(pa.concat_tables(tables), (KEY, DATE)), bad
 
 
 def with_stored(
@@ -135,7 +135,7 @@ def with_stored(
     typed = _values(texts, _column_of(LABEL, kind), kind, ())
     place = stored.column_names.index(LABEL)
     known = stored.set_column(place, LABEL, typed).filter(typed.is_valid())
-    return last_of_each(pa.concat_tables([known, labels]))
+    return last_of_each(pa.concat_tables([known, labels]), (KEY, DATE))
 
 
 def _known_classes(values: pa.Array, classes: Sequence[object] | None) -> pa.Array:
@@ -223,7 +223,8 @@ def join_labels(
     scored = source.scanner(columns=columns, filter=wanted).to_table()
     scored = scored.set_column(1, DATE, scored[DATE].cast(pa.string()))
     if is_online:
-        scored = _last_answers(scored)
+        in_order = scored.sort_by("time").drop_columns("time")
+        scored = last_of_each(in_order, (KEY, DATE, VERSION))
         answers = scored["prediction"].combine_chunks()
         place = scored.column_names.index("prediction")
         typed = _values(answers, _column_of("prediction", kind), kind, ())
@@ -236,11 +237,3 @@ def join_labels(
     left = scored.join(dated.select([KEY, DATE]), [KEY, DATE], join_type="left anti")
     other = left.join(always.drop_columns(DATE), [KEY], join_type="inner")
     return pa.concat_tables([one, other.select(one.column_names)])
-
-
-def _last_answers(scored: pa.Table) -> pa.Table:
-    """Return the last answer of each version for a key on a date."""
-    ordered = scored.sort_by("time").drop_columns("time")
-    numbered = ordered.append_column("_n", pa.array(range(len(ordered))))
-    last = numbered.group_by([KEY, DATE, VERSION]).aggregate([("_n", "max")])["_n_max"]
-    return ordered.take(last)

@@ -5,6 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from deltalake.exceptions import DeltaError
+
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.data.part_store import read_manifest
@@ -73,7 +75,7 @@ def trace_rows(
 
 
 def _answers(installation: Installation, model: str, key: str, date: str | None) -> list[Lineage]:
-    with suppress(OSError):  # what is in the table already is useful on a full disk too
+    with suppress(OSError, DeltaError):  # what is in the table already is useful on a full disk
         collect_model(installation, model)
     found = find_answers(installation.table(REQUESTS, model), key, date)
     return [
