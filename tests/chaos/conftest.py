@@ -7,6 +7,15 @@ from tests.integration.conftest import (
     make,
     new_home,
     prefect_api,
+    ray_of_commands,
 )
 
-__all__ = ["_environment_as_it_was", "examples", "line", "make", "new_home", "prefect_api"]
+__all__ = [
+    "_environment_as_it_was",
+    "examples",
+    "line",
+    "make",
+    "new_home",
+    "prefect_api",
+    "ray_of_commands",
+]

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from millrace.flows.settings import Settings
 from millrace.flows.tool_variables import preferences
+from millrace.models.ray.warm import WarmRay
 
 LIBRARIES = (
     *("torch", "pandas", "scipy.stats", "sklearn.metrics", "sklearn.datasets", "pyarrow.dataset"),
@@ -40,6 +41,8 @@ VARIABLES = preferences() | {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 """What a command with an embedded Ray sets; the first one is for a process that forks."""
+SHARED_RAY = "TEST_SHARED_RAY"
+"""In the environment of a home: the home of the Ray that its commands share."""
 SETTINGS = ("MILLRACE_", "MLFLOW_", "PREFECT_", "RAY_")
 Request = tuple[list[str], dict[str, str], str, str]
 """Arguments, environment, folder, and the code that runs first."""
@@ -187,12 +190,33 @@ def _become(request: Request, out: int, err: int) -> None:
 
         np.random.seed()
         tool_variables.apply = _and_prefect(tool_variables.apply)
+        if SHARED_RAY in environment:
+            _share_ray(Settings(home=Path(environment[SHARED_RAY])).run)
         exec(first, {})  # noqa: S102  (a test's own code)
         main()  # ends the process
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(70)
+
+
+def _share_ray(run: Path) -> None:
+    """Have this command use the Ray of `shared_ray`, with its token, if its home runs no `up`."""
+    from millrace.flows import tool_variables
+
+    of_up, apply = Settings.warm_ray, tool_variables.apply
+
+    def warm_ray(settings: Settings) -> WarmRay | None:
+        return of_up(settings) or (WarmRay(run, lambda: False) if settings.keeps_ray else None)
+
+    def applied(settings: Settings) -> Settings:
+        chosen = apply(settings)
+        if of_up(settings) is None:
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(run / "ray.token")
+        return chosen
+
+    Settings.warm_ray = warm_ray  # type: ignore[method-assign]
+    tool_variables.apply = applied
 
 
 def _and_prefect(apply: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:

@@ -16,7 +16,7 @@ import pytest
 
 from millrace.models.common.installation import Installation
 from millrace.serving.triton import server
-from tests.integration import command_server
+from tests.integration import command_server, shared_ray
 from tests.integration.asked import Line
 from tests.integration.ports import free_endpoint, service_ports
 
@@ -87,12 +87,14 @@ class Home:
         return Done(process.returncode, out, err)
 
 
-def make_home(path: Path, prefect_api: str | None = None) -> Home:
+def make_home(path: Path, prefect_api: str | None = None, ray: Path | None = None) -> Home:
     ports = {f"MILLRACE_{name.upper()}": str(port) for name, port in service_ports().items()}
     clean = command_server.without_settings(os.environ)
     environment = {**clean, **ports, "MILLRACE_HOME": str(path)}
     if prefect_api:
         environment["PREFECT_API_URL"] = prefect_api
+    if ray:
+        environment[command_server.SHARED_RAY] = str(ray)
     return Home(path, environment)
 
 
@@ -103,15 +105,31 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> str:
     The chaos tests have this fixture too, and so does every worker of the run. The server may
     outlive the worker that started it; `tests/reaper.py` ends it.
     """
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect-server"
-    folder.mkdir(exist_ok=True)
-    address = folder / "address"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _folder_of_the_run(tmp_path_factory, "prefect-server") as folder:
+        address = folder / "address"
         if not address.exists():
             address.write_text(start_prefect(folder)[0])
     return address.read_text()
+
+
+@pytest.fixture(scope="session")
+def ray_of_commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the home of the run's one Ray, which the commands of `Home.run` share."""
+    with _folder_of_the_run(tmp_path_factory, "ray") as folder:
+        if not (folder / "log").exists():
+            shared_ray.start(folder)
+    return folder
+
+
+@contextmanager
+def _folder_of_the_run(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """Make a folder that all workers of the run share, and keep the others out of the block."""
+    folder = factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 @contextmanager
@@ -162,13 +180,13 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.fixture
-def new_home(tmp_path: Path, prefect_api: str) -> Home:
-    return make_home(tmp_path / "home", prefect_api)
+def new_home(tmp_path: Path, prefect_api: str, ray_of_commands: Path) -> Home:
+    return make_home(tmp_path / "home", prefect_api, ray_of_commands)
 
 
 @pytest.fixture(scope="session")
-def make(prefect_api: str) -> Callable[[Path], Home]:
-    return lambda path: make_home(path, prefect_api)
+def make(prefect_api: str, ray_of_commands: Path) -> Callable[[Path], Home]:
+    return lambda path: make_home(path, prefect_api, ray_of_commands)
 
 
 @pytest.fixture(scope="module")
