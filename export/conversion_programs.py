@@ -56,7 +56,12 @@ class ConversionPrograms:
             WorkError: the program failed, or exceeded the limits.
         """
         run_in_subprocess(
-            program, list(words), self.limits, what="its conversion", retry_killed=False
+            program,
+            list(words),
+            self.limits,
+            what="its conversion",
+            retry_killed=False,
+            may_fork=True,
         )
 
     def keep(self, name: str, program: str, words: Sequence[str]) -> None:

@@ -104,6 +104,7 @@ def write_reference_in_subprocess(
         limits,
         what="the run of transformers on held-out text",
         retry_killed=False,
+        may_fork=True,
     )
     values = json.loads(told.splitlines()[-1])
     return Reference(**{**values, "texts": tuple((text, more) for text, more in values["texts"])})

@@ -107,5 +107,10 @@ def _convert(booster: Path, width: int, output: str, pipeline: Pipeline, target:
     """Convert trees to ONNX in a subprocess with time and memory limits."""
     words: list[str | Path] = [booster, target, str(width), output]
     run_in_subprocess(
-        PROGRAM, words, pipeline.export.limits.of_process, what="its conversion", retry_killed=False
+        PROGRAM,
+        words,
+        pipeline.export.limits.of_process,
+        what="its conversion",
+        retry_killed=False,
+        may_fork=True,
     )
