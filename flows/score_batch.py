@@ -19,6 +19,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data.snapshots import PREDICTIONS
 from millrace.models.ray.cluster import RaySession
+from millrace.models.ray.fork_imports import BATCH_IMPORTS, OF_RAY_DATA
 from millrace.models.registry.tracking import check_reachable
 from millrace.serving.batch.commit import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -110,7 +111,10 @@ def _choose_step(
     if has_jobs_api(installation.ray_address):
         variables = tool_variables.cluster_variables(chosen)
         return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
-    ray = RaySession(installation.ray_address, pipeline.batch.num_actors or 1, chosen.warm_ray())
+    ray = RaySession(
+        *(installation.ray_address, pipeline.batch.num_actors or 1, chosen.warm_ray()),
+        *(BATCH_IMPORTS, OF_RAY_DATA),
+    )
     return partial(score_rows, pipeline, installation, connect=ray.connect), ray
 
 

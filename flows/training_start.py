@@ -16,8 +16,8 @@ from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.ray.cluster import connect_to_ray
+from millrace.models.ray.fork_imports import OF_RAY_TRAIN, TRAINING_IMPORTS
 from millrace.models.registry.tracking import client
-from millrace.models.training.training_imports import OF_RAY_TRAIN, TRAINING_IMPORTS
 from millrace.tasks.kinds.steps import steps_of
 
 

@@ -13,11 +13,19 @@ from millrace.models.common.quiet import disable_openvino_telemetry
 from tests import reaper
 
 CHAOS = Path(__file__).parent / "chaos"
-SHARED_HOMES = {
+BATCH = "tests/unit/serving/batch"
+SHARED = {
     "tests/integration/test_line.py": "demo",
     "tests/integration/test_readme.py": "demo",
+    "tests/unit/models/test_cluster_tasks.py": "ray",
+    f"{BATCH}/cluster/test_model_files.py": "ray",
+    f"{BATCH}/cluster/test_spread.py": "ray",
+    f"{BATCH}/test_checked_job.py": "ray",
+    f"{BATCH}/test_meter.py": "ray",
+    f"{BATCH}/test_ray_is_private.py": "ray",
+    f"{BATCH}/test_scoring.py": "ray",
 }
-"""Files whose tests share a trained home: one worker runs them, in their order."""
+"""Files whose tests share a trained home or a Ray: one worker runs them, in their order."""
 
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
 # they start: what they send to it would be lost, as if the command had lost it.
@@ -66,17 +74,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: starts_ray.isdisjoint(getattr(item, "fixturenames", ())))
 
 
-class SharedHomes(LoadFileScheduling):
-    """Hands out whole files, and together the files of `SHARED_HOMES`."""
+class SharedFiles(LoadFileScheduling):
+    """Hands out whole files, and together the files of `SHARED`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return SHARED_HOMES.get(file, file)
+        return SHARED.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Take `SharedHomes` for `--dist loadfile`."""
-    return SharedHomes(config, log) if config.getvalue("dist") == "loadfile" else None
+    """Take `SharedFiles` for `--dist loadfile`."""
+    return SharedFiles(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup() -> None:

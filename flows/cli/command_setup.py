@@ -17,7 +17,7 @@ import typer
 from millrace.flows import console
 from millrace.models.common.installation import EMBEDDED
 from millrace.models.common.printable import safe
-from millrace.models.training.training_imports import TRAINING_IMPORTS
+from millrace.models.ray.fork_imports import BATCH_IMPORTS, TRAINING_IMPORTS
 
 if TYPE_CHECKING:
     from millrace.flows.settings import Settings
@@ -92,7 +92,7 @@ def begin_training_ray(chosen: "Settings", pipeline: "Pipeline") -> None:
 
 def begin_batch_ray(chosen: "Settings", pipeline: "Pipeline") -> None:
     """Begin to start the Ray that a batch job will use."""
-    _begin_ray(chosen, pipeline.batch.num_actors or 1, ())
+    _begin_ray(chosen, pipeline.batch.num_actors or 1, BATCH_IMPORTS)
 
 
 def _begin_ray(chosen: "Settings", processes: int, imports: Sequence[str]) -> None:

@@ -17,8 +17,8 @@ from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret
+from millrace.models.ray.fork_imports import TRAINING_IMPORTS
 from millrace.models.ray.warm import SHARES, WarmRay, default_cpus
-from millrace.models.training.training_imports import TRAINING_IMPORTS
 from millrace.serving.guard import envoy_process
 from millrace.serving.guard.sockets import http_socket
 from millrace.serving.triton import server as triton

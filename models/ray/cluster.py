@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -91,10 +92,21 @@ class RaySession:
         address: as in `connect_to_ray`.
         processes: as in `connect_to_ray`.
         warm: as in `connect_to_ray`.
+        imports: as in `connect_to_ray`.
+        job_imports: as in `connect_to_ray`.
     """
 
-    def __init__(self, address: str, processes: int, warm: WarmRay | None = None) -> None:
-        self._address, self._processes, self._warm = address, processes, warm
+    def __init__(
+        self,
+        address: str,
+        processes: int,
+        warm: WarmRay | None = None,
+        imports: Sequence[str] = (),
+        job_imports: Sequence[str] = (),
+    ) -> None:
+        self._connected = partial(
+            connect_to_ray, address, processes, warm, imports=imports, job_imports=job_imports
+        )
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -108,7 +120,7 @@ class RaySession:
     def connect(self) -> None:
         """Connect, unless this process is connected; the errors are those of `connect_to_ray`."""
         if not ray.is_initialized():
-            self._opened.enter_context(connect_to_ray(self._address, self._processes, self._warm))
+            self._opened.enter_context(self._connected())
 
 
 @contextmanager

@@ -42,7 +42,7 @@ VARIABLES = preferences() | {
 }
 """What a command with an embedded Ray sets; the first one is for a process that forks."""
 SHARED_RAY = "TEST_SHARED_RAY"
-"""In the environment of a home: the home of the Ray that its commands share."""
+"""In the environment of a home: the folder `run` of the Ray that its commands share."""
 SETTINGS = ("MILLRACE_", "MLFLOW_", "PREFECT_", "RAY_")
 Request = tuple[list[str], dict[str, str], str, str]
 """Arguments, environment, folder, and the code that runs first."""
@@ -191,7 +191,7 @@ def _become(request: Request, out: int, err: int) -> None:
         np.random.seed()
         tool_variables.apply = _and_prefect(tool_variables.apply)
         if SHARED_RAY in environment:
-            _share_ray(Settings(home=Path(environment[SHARED_RAY])).run)
+            _share_ray(Path(environment[SHARED_RAY]))
         exec(first, {})  # noqa: S102  (a test's own code)
         main()  # ends the process
     except BaseException:

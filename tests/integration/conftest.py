@@ -114,11 +114,11 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def ray_of_commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the home of the run's one Ray, which the commands of `Home.run` share."""
+    """Return the folder `run` of the one Ray that the commands of `Home.run` share."""
     with _folder_of_the_run(tmp_path_factory, "ray") as folder:
         if not (folder / "log").exists():
             shared_ray.start(folder)
-    return folder
+    return folder / "run"
 
 
 @contextmanager
@@ -221,7 +221,7 @@ class Demo:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, make: Callable[[Path], Home]) -> Demo:
-    """The demo, run once: `SHARED_HOMES` in tests/conftest.py names the files that have it."""
+    """The demo, run once: `SHARED` in tests/conftest.py names the files that have it."""
     folder = tmp_path_factory.mktemp("reader")
     copytree(EXAMPLES, folder / "examples")
     home = make(folder / ".millrace")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from millrace.flows.settings import Settings
 from millrace.flows.tool_variables import child_environment
+from millrace.models.ray.fork_imports import TRAINING_IMPORTS
 from millrace.models.ray.warm import SHARES, WarmRay, default_cpus
-from millrace.models.training.training_imports import TRAINING_IMPORTS
 
 SERVE = """
 from millrace.flows import settings, tool_variables

@@ -6,14 +6,37 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.models.common.installation import Installation
-from millrace.models.ray.cluster import connect_to_ray
+from millrace.models.ray import cluster
+from millrace.models.ray.embedded import EmbeddedRay
+from millrace.models.ray.fork_imports import BATCH_IMPORTS, OF_RAY_DATA
+
+
+class KeptRay(EmbeddedRay):
+    """A Ray that stays when its connection ends, for the next module's."""
+
+    def close(self) -> None:
+        """Leave it running."""
+
+    def end(self) -> None:
+        """End it."""
+        super().close()
+
+
+@pytest.fixture(scope="session")
+def kept_ray() -> Iterator[KeptRay]:
+    """A Ray with one core, for all modules of this worker: its start takes seconds."""
+    kept = KeptRay(1, BATCH_IMPORTS)
+    yield kept
+    kept.end()
 
 
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of its own, with one core."""
-    with connect_to_ray("local", 1):
-        yield
+def local_ray(kept_ray: KeptRay) -> Iterator[None]:
+    """A connection of the module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "take_embedded", lambda *_: kept_ray)
+        with cluster.connect_to_ray("local", 1, None, BATCH_IMPORTS, OF_RAY_DATA):
+            yield
 
 
 @pytest.fixture(scope="session")

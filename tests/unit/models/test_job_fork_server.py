@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from millrace.models.ray.fork_imports import OF_RAY_TRAIN
 from millrace.models.ray.job_fork_server import have_own_ids
-from millrace.models.training.training_imports import OF_RAY_TRAIN
 
 DRAW = """
 import importlib, sys
