@@ -272,6 +272,7 @@ def test_streams_are_not_shared_out(line: Line) -> None:
     assert "they answer in streams" in str(outcome.error)
 
 
+@pytest.mark.chaos
 def test_a_killed_backend_is_loaded_by_the_next_release(line: Line) -> None:
     line.register("killed", 1, seed=0)
     line.promote("killed", 1)

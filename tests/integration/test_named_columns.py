@@ -340,6 +340,7 @@ def asking(work: Callable[[], Any], threads: int = 4) -> Iterator[Counter[Any]]:
             each.join()
 
 
+@pytest.mark.chaos
 def test_no_request_fails_or_is_misread_while_versions_change(stand: Stand) -> None:
     door = lambda: stand.predict(row("blue"))["predictions"][0]["prediction"]  # noqa: E731
     with asking(lambda: stand.ask("blue")[0]) as seen, asking(door) as at_door:
@@ -430,6 +431,7 @@ def test_requests_are_logged_with_their_keys_and_without_what_is_masked(stand: S
     assert (kept[1]["request"], kept[1]["model_version"], kept[1]["score"]) == ("mine", 1, 1.0)
 
 
+@pytest.mark.chaos
 def test_a_front_step_that_is_killed_loses_its_last_second_of_the_log(stand: Stand) -> None:
     installation = replace(stand.installation, tables_uri=str(stand.installation.home / "tables"))
     before = collect_requests(installation, LOGGED).rows

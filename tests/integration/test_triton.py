@@ -369,6 +369,7 @@ def test_the_older_version_stays_warm(served) -> None:
     assert served.client.predict("warm", {"x": ROWS}, version=1)["y"][0, 0] == 1
 
 
+@pytest.mark.chaos
 def test_rollback_under_load_without_an_error(served) -> None:
     served.serve("back", constant(1))
     served.registry.register("back", 2, constant(2))
@@ -412,6 +413,7 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
     assert served.ledger.releases("broken") == events
 
 
+@pytest.mark.chaos
 def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> None:
     served.serve("killed", constant(1))
     assert kill_backends("/model_repository/killed/") > 0

@@ -283,6 +283,7 @@ def test_another_port_moves_the_webhook(parts: Parts) -> None:
         assert row.url == f"http://127.0.0.1:{chosen.webhook_port}/mlflow"
 
 
+@pytest.mark.chaos
 def test_an_mlflow_with_an_empty_database_is_told_again(parts: Parts, declared: str) -> None:
     parts.stop("mlflow")
     for file in parts.settings.home.glob("mlflow.db*"):
