@@ -433,6 +433,7 @@ def test_requests_are_logged_with_their_keys_and_without_what_is_masked(stand: S
 
 @pytest.mark.chaos
 def test_a_front_step_that_is_killed_loses_its_last_second_of_the_log(stand: Stand) -> None:
+    stand.release(1, LOGGED)
     installation = replace(stand.installation, tables_uri=str(stand.installation.home / "tables"))
     before = collect_requests(installation, LOGGED).rows
     for n in range(200):
