@@ -94,6 +94,7 @@ def make_home(path: Path, prefect_api: str | None = None, ray: Path | None = Non
     if prefect_api:
         environment["PREFECT_API_URL"] = prefect_api
     if ray:
+        shared_ray.wait(ray)
         environment[command_server.SHARED_RAY] = str(ray)
     return Home(path, environment)
 
@@ -114,10 +115,13 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def ray_of_commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder `run` of the one Ray that the commands of `Home.run` share."""
+    """Return the folder `run` of the one Ray that the commands of `Home.run` share.
+
+    It starts while others start the Prefect server; `make_home` waits for it.
+    """
     with _folder_of_the_run(tmp_path_factory, "ray") as folder:
         if not (folder / "log").exists():
-            shared_ray.start(folder)
+            shared_ray.begin(folder)
     return folder / "run"
 
 
@@ -180,12 +184,12 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.fixture
-def new_home(tmp_path: Path, prefect_api: str, ray_of_commands: Path) -> Home:
+def new_home(tmp_path: Path, ray_of_commands: Path, prefect_api: str) -> Home:
     return make_home(tmp_path / "home", prefect_api, ray_of_commands)
 
 
 @pytest.fixture(scope="session")
-def make(prefect_api: str, ray_of_commands: Path) -> Callable[[Path], Home]:
+def make(ray_of_commands: Path, prefect_api: str) -> Callable[[Path], Home]:
     return lambda path: make_home(path, prefect_api, ray_of_commands)
 
 

@@ -24,8 +24,8 @@ IDLE_SECONDS = 1800
 START_SECONDS = 120.0
 
 
-def start(home: Path) -> None:
-    """Start it in a home of its own, and wait until commands can connect.
+def begin(home: Path) -> None:
+    """Begin to start it in a home of its own.
 
     A shell starts it in the background, so that it does not end with the worker of pytest that
     needed it first; `tests/reaper.py` ends it.
@@ -43,7 +43,15 @@ def start(home: Path) -> None:
             start_new_session=True,
             check=True,
         )
+
+
+def wait(run: Path) -> None:
+    """Wait until commands can connect.
+
+    Args:
+        run: the folder `run` of its home.
+    """
     deadline = time.monotonic() + START_SECONDS
-    while WarmRay(settings.run).read_ready() is None:
-        assert time.monotonic() < deadline, (home / "log").read_text()
+    while WarmRay(run).read_ready() is None:
+        assert time.monotonic() < deadline, (run.parent / "log").read_text()
         time.sleep(0.1)

@@ -452,6 +452,7 @@ def test_a_draft_changes_no_greedy_answer(served, expected, tmp_path) -> None:
     served.triton.unload("guessed")
 
 
+@pytest.mark.chaos
 def test_a_swap_of_versions_leaves_streams_whole(served) -> None:
     served.serve("swapped")
     sampling = Sampling(temperature=1, seed=1, max_tokens=3000, ignore_eos=True)

@@ -358,6 +358,7 @@ def test_no_request_fails_or_is_misread_while_versions_change(stand: Stand) -> N
     stand.release(1)
 
 
+@pytest.mark.chaos
 def test_a_front_step_that_is_killed_comes_back(stand: Stand) -> None:
     deadline = time.monotonic() + 20
     while any(each.name == FRONT and each.state == "UNLOADING" for each in stand.client.index()):

@@ -51,7 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def home(repository: Path, prefect_api: str, ray_of_commands: Path) -> Home:
+def home(repository: Path, ray_of_commands: Path, prefect_api: str) -> Home:
     return make_home(repository / ".millrace", prefect_api, ray_of_commands)
 
 

@@ -358,6 +358,7 @@ def test_texts_pass(served) -> None:
     assert settled(served, split, lambda c: c.compared == 1).agreeing == 1
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("weight", [0.0, 50.0])
 def test_a_rollout_begins_and_ends_under_load_without_an_error(served, weight) -> None:
     model = f"switched{weight:g}"
