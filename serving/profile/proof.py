@@ -1,0 +1,155 @@
+"""Prove from counted requests that a latency quantile is within a bound.
+
+The test is MLPerf's: of `n` requests, `k` took longer than the bound. If each took longer with
+probability 1 - q, so few would be over the bound with probability `binom.cdf(k, n, 1 - q)`. A
+bound is proved where this is at most 1 - confidence. So p99 with 99% confidence takes 459, 662,
+838, 1001 or 1157 requests where 0 to 4 are over.
+
+Who looks after every request and stops at the first success accepts too often (2.7% at the bound
+instead of 1%). So a `Schedule` fixes before the run at which numbers of requests it is looked, and
+the looks share the error.
+
+Latencies in a queue depend on those before, so `n` of them say less than `n` independent ones:
+those over the bound come in bursts. `correlation_length` estimates how many requests count as one.
+
+Source: MLPerf Inference Rules, "Early stopping" (Reddi et al., 2020).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+MAX_OVER = 10_000
+MARK = 0.9
+"""Correlation is estimated from the requests above this quantile, which are more than those above
+the bound. Those farther out are not correlated over longer times."""
+
+
+def max_over(requests: int, quantile: float, error: float) -> int:
+    """Return how many of the requests may be over the bound; -1 if too few were sent.
+
+    Args:
+        requests: number of independent requests.
+        quantile: share of requests that must be within the bound, such as 0.99.
+        error: probability with which a latency at the bound may be accepted.
+    """
+    found = int(binom.ppf(error, requests, 1 - quantile))
+    while found >= 0 and binom.cdf(found, requests, 1 - quantile) > error:
+        found -= 1
+    return found
+
+
+def requests_needed(over: int, quantile: float, error: float) -> int:
+    """Return the fewest requests of which `over` may be over the bound."""
+    low = high = over + 1
+    while max_over(high, quantile, error) < over:
+        low, high = high, high * 2
+    while low < high:
+        middle = (low + high) // 2
+        if max_over(middle, quantile, error) < over:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def correlation_length(latencies: NDArray[np.float64]) -> float:
+    """Return how many successive requests say as much as one independent request; at least 1.
+
+    It is the integrated autocorrelation time of "slower than nine of ten", summed over pairs of
+    lags while the sum of a pair is positive (Geyer, 1992), which no correlation can make too small
+    by oscillating.
+
+    Args:
+        latencies: float64 `[n]`, seconds, in the order in which the requests were due. A request
+            without an answer is infinite.
+    """
+    if len(latencies) < 2:
+        return 1.0
+    marked = (latencies > np.quantile(latencies, MARK, method="lower")).astype(np.float64)
+    marked -= marked.mean()
+    variance = float(marked @ marked)
+    if variance == 0:
+        return 1.0
+    size = 1 << (2 * len(marked) - 1).bit_length()
+    spectrum = np.fft.rfft(marked, size)
+    correlation = np.fft.irfft(spectrum * spectrum.conj(), size)[: len(marked)] / variance
+    pairs = correlation[: len(correlation) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    ends = np.flatnonzero(pairs <= 0)
+    kept = pairs[: ends[0]] if len(ends) else pairs
+    return max(1.0, 2.0 * float(kept.sum()) - 1.0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the requests up to a look say.
+
+    Attributes:
+        requests: number of requests.
+        over: how many of them were over the bound.
+        correlation: how many of them count as one independent request.
+        allowed: how many may be over; -1 if too few were sent for any verdict.
+    """
+
+    requests: int
+    over: int
+    correlation: float
+    allowed: int
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the bound is proved."""
+        return 0 <= self.over <= self.allowed
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """After how many requests a run is looked at, fixed before it starts.
+
+    Attributes:
+        looks: numbers of requests, ascending.
+        quantile: share of requests that must be within the bound.
+        confidence: one minus the probability that a latency at the bound is accepted at any look.
+    """
+
+    looks: tuple[int, ...]
+    quantile: float = 0.99
+    confidence: float = 0.99
+
+    @property
+    def error_of_a_look(self) -> float:
+        """The share of the error that each look may spend."""
+        return (1 - self.confidence) / len(self.looks)
+
+    def judge(self, latencies: NDArray[np.float64], bound: float) -> Verdict:
+        """Judge the requests of one look.
+
+        Args:
+            latencies: float64 `[n]`, seconds from when a request was due to its answer, in that
+                order; infinite without an answer.
+            bound: seconds.
+        """
+        many, over = len(latencies), int((latencies > bound).sum())
+        length = correlation_length(latencies)
+        independent = max_over(int(many / length), self.quantile, self.error_of_a_look)
+        allowed = math.floor(independent * length) if independent >= 0 else -1
+        return Verdict(many, over, length, allowed)
+
+    def judge_all(self, latencies: NDArray[np.float64], bound: float) -> Iterator[Verdict]:
+        """Judge at each look that the latencies reach."""
+        for look in self.looks:
+            if look <= len(latencies):
+                yield self.judge(latencies[:look], bound)
+
+
+def schedule_for(
+    over: Sequence[int] = (2, 8, 24), quantile: float = 0.99, confidence: float = 0.99
+) -> Schedule:
+    """Return a schedule whose looks allow so many independent requests over the bound each."""
+    error = (1 - confidence) / len(over)
+    looks = tuple(requests_needed(each, quantile, error) for each in over)
+    return Schedule(looks, quantile, confidence)

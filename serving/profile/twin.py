@@ -1,0 +1,224 @@
+"""An event model of Triton's dynamic batcher: what latency a configuration would have at a load.
+
+It follows `GetDynamicBatch` of Triton's core (`dynamic_batch_scheduler.cc`). A batch is made when
+an instance is free: Triton makes it before, but adds what comes until an instance takes it. It has
+the waiting requests in their order, whole, up to `max_batch_size` rows. With preferred sizes it
+ends at the last request with which it has exactly one of them. A smaller batch waits for more rows,
+until the oldest request has waited for the queue delay. Higher priorities come first (1 is the
+highest). A request whose timeout has passed when a batch is made is refused.
+
+What it does not model: the network and the guard (a constant is added), instances that slow each
+other down in another way than they were measured, a machine that does something else, and models
+that answer before a batch is done.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+Service = Callable[[int, int], float]
+"""Seconds of a batch, by its rows and the instances that are busy with it."""
+
+
+@dataclass(frozen=True)
+class Batcher:
+    """A configuration of the dynamic batcher.
+
+    Attributes:
+        max_batch_size: most rows of a batch.
+        instances: instances of the model, each with one batch at a time.
+        queue_delay: seconds for which a batch that is not full waits for more rows.
+        preferred: preferred batch sizes in rows, ascending; empty for `max_batch_size` alone.
+        timeout: seconds after which a waiting request is refused.
+    """
+
+    max_batch_size: int
+    instances: int = 1
+    queue_delay: float = 0.0
+    preferred: tuple[int, ...] = ()
+    timeout: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Requests of an open loop.
+
+    Attributes:
+        times: float64 `[n]`, seconds, ascending.
+        rows: int64 `[n]`, rows of each request.
+        priorities: int64 `[n]`, 1 is the highest; empty if all are equal.
+    """
+
+    times: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    priorities: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def poisson(rate: float, many: int, rows: int, drawn: np.random.Generator) -> Arrivals:
+    """Return requests of independent clients.
+
+    Args:
+        rate: requests per second.
+        many: number of requests.
+        rows: rows of each.
+        drawn: source of randomness.
+    """
+    times = np.cumsum(drawn.exponential(1 / rate, many))
+    return Arrivals(times, np.full(many, rows, np.int64))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of each request.
+
+    Attributes:
+        arrived: float64 `[n]`, seconds.
+        started: float64 `[n]`, when its batch started; infinite if it was refused.
+        ended: float64 `[n]`, when its batch ended; infinite if it was refused.
+        busy: seconds of all instances together.
+        batches: number of batches.
+        instances: number of instances.
+    """
+
+    arrived: NDArray[np.float64]
+    started: NDArray[np.float64]
+    ended: NDArray[np.float64]
+    busy: float
+    batches: int
+    instances: int
+
+    @property
+    def latency(self) -> NDArray[np.float64]:
+        """Seconds from arrival to answer, float64 `[n]`; infinite if it was refused."""
+        return self.ended - self.arrived
+
+    @property
+    def queue(self) -> NDArray[np.float64]:
+        """Seconds from arrival to the start of the batch, float64 `[n]`."""
+        return self.started - self.arrived
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the instances' time in which they computed."""
+        ends = self.ended[np.isfinite(self.ended)]
+        span = float(ends.max() - self.arrived[0]) if len(ends) else 0.0
+        return self.busy / (span * self.instances) if span else 0.0
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the queue grows all the time: the last tenth waits longer than all before.
+
+        Its median is compared with the largest of the medians of the first nine tenths; below
+        overload a tenth is as likely as any other to be the slowest.
+        """
+        parts = np.array_split(self.queue, 10)
+        medians = [float(np.median(part)) for part in parts]
+        grows = all(b > a for a, b in zip(medians[4:], medians[5:], strict=False))
+        return self.utilisation > 0.98 or (grows and self.utilisation > 0.95)
+
+
+class _Queue:
+    """The requests that wait, by priority."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._times, self._rows = arrivals.times.tolist(), arrivals.rows.tolist()
+        self._levels = arrivals.priorities.tolist() or [0] * len(self._times)
+        self._waiting: dict[int, deque[int]] = {
+            level: deque() for level in sorted(set(self._levels))
+        }
+        self.rows = 0
+
+    def add(self, number: int) -> None:
+        self._waiting[self._levels[number]].append(number)
+        self.rows += self._rows[number]
+
+    def oldest(self) -> float:
+        """Return when the oldest request arrived; infinite if none waits."""
+        heads = (self._times[each[0]] for each in self._waiting.values() if each)
+        return min(heads, default=np.inf)
+
+    def drop(self, before: float) -> None:
+        """Refuse what arrived before a time."""
+        for waiting in self._waiting.values():
+            while waiting and self._times[waiting[0]] < before:
+                self.rows -= self._rows[waiting.popleft()]
+
+    def batch(self, batcher: Batcher, *, is_late: bool) -> int:
+        """Return of how many requests a batch is made now; 0 to wait for more.
+
+        Args:
+            batcher: the configuration.
+            is_late: whether the oldest request has waited for the queue delay.
+        """
+        largest = max(batcher.preferred, default=batcher.max_batch_size)
+        pending = count = best = 0
+        is_full = False
+        for number in chain.from_iterable(self._waiting.values()):
+            rows = self._rows[number]
+            if count and pending + rows > largest and not best:
+                best = count
+            if count and pending + rows > batcher.max_batch_size:
+                is_full = True
+                break
+            pending, count = pending + rows, count + 1
+            if pending in batcher.preferred:
+                best = count
+        if best and not is_late:
+            return best
+        waits = not (is_full or pending >= largest or is_late) and batcher.queue_delay > 0
+        return 0 if waits else count
+
+    def take(self, count: int) -> tuple[list[int], int]:
+        """Take so many requests, in their order; return them and their rows."""
+        taken: list[int] = []
+        for waiting in self._waiting.values():
+            while waiting and len(taken) < count:
+                taken.append(waiting.popleft())
+        rows = sum(self._rows[number] for number in taken)
+        self.rows -= rows
+        return taken, rows
+
+
+def simulate(arrivals: Arrivals, batcher: Batcher, service: Service) -> Outcome:
+    """Return what becomes of requests.
+
+    Args:
+        arrivals: the requests; none has more rows than `max_batch_size`.
+        batcher: the configuration.
+        service: seconds of a batch, by its rows and the instances that are busy with it; it may
+            draw them.
+    """
+    times: list[float] = arrivals.times.tolist()
+    many = len(times)
+    started, ended = [np.inf] * many, [np.inf] * many
+    waiting, free = _Queue(arrivals), [0.0] * batcher.instances
+    coming, batches, busy, now = 0, 0, 0.0, 0.0
+    while coming < many or waiting.rows:
+        now = max(now, free[0], 0.0 if waiting.rows else times[coming])
+        while coming < many and times[coming] <= now:
+            waiting.add(coming)
+            coming += 1
+        if np.isfinite(batcher.timeout):
+            waiting.drop(now - batcher.timeout)
+            if not waiting.rows:
+                continue
+        due = waiting.oldest() + batcher.queue_delay
+        count = waiting.batch(batcher, is_late=batcher.queue_delay > 0 and due <= now)
+        if not count:
+            more = times[coming] if coming < many else np.inf
+            heapq.heapreplace(free, min(due, more))  # the instance looks again then
+            continue
+        taken, rows = waiting.take(count)
+        seconds = service(rows, sum(each > now for each in free) + 1)
+        for number in taken:
+            started[number], ended[number] = now, now + seconds
+        heapq.heapreplace(free, now + seconds)
+        busy, batches = busy + seconds, batches + 1
+    return Outcome(
+        arrivals.times, np.array(started), np.array(ended), busy, batches, batcher.instances
+    )

@@ -1,0 +1,99 @@
+"""A latency at its bound is not accepted more often than the confidence says, whatever its law."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+from scipy.stats import norm
+
+from millrace.serving.profile.proof import (
+    Schedule,
+    correlation_length,
+    max_over,
+    requests_needed,
+    schedule_for,
+)
+
+RUNS = 1000
+P99 = norm.ppf(0.99)
+Law = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def autocorrelated(drawn: np.random.Generator, many: int) -> np.ndarray:
+    """Lognormal latencies of which each depends on the one before by 0.9."""
+    noise = drawn.normal(size=many) * np.sqrt(1 - 0.9**2)
+    noise[0] = drawn.normal()
+    return np.exp(lfilter([1], [1, -0.9], noise))
+
+
+def bimodal(drawn: np.random.Generator, many: int) -> np.ndarray:
+    return np.where(drawn.random(many) < 0.95, 1.0, 10.0) * (1 + 0.1 * drawn.random(many))
+
+
+LAWS: dict[str, tuple[Law, float]] = {
+    "exponential": (lambda drawn, many: drawn.exponential(size=many), float(np.log(100))),
+    "lognormal": (lambda drawn, many: np.exp(drawn.normal(size=many)), float(np.exp(P99))),
+    "pareto 2": (lambda drawn, many: 1 + drawn.pareto(2, many), 100 ** (1 / 2)),
+    "pareto 3": (lambda drawn, many: 1 + drawn.pareto(3, many), 100 ** (1 / 3)),
+    "bimodal": (bimodal, 10 * 1.08),
+    "autocorrelated": (autocorrelated, float(np.exp(P99))),
+}
+"""Latencies, and their 99th percentile."""
+
+
+@pytest.mark.parametrize(("over", "requests"), [(0, 459), (1, 662), (2, 838), (3, 1001), (4, 1157)])
+def test_the_requests_of_mlperf(over: int, requests: int) -> None:
+    assert requests_needed(over, 0.99, 0.01) == requests
+    assert max_over(requests, 0.99, 0.01) == over
+    assert max_over(requests - 1, 0.99, 0.01) == over - 1
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_p99_over_the_bound_is_accepted_at_most_once_in_a_hundred(name: str) -> None:
+    law, p99 = LAWS[name]
+    drawn, schedule = np.random.default_rng(0), schedule_for()
+    accepted = sum(
+        any(
+            verdict.is_proved
+            for verdict in schedule.judge_all(law(drawn, schedule.looks[-1]), p99 / 1.05)
+        )
+        for _ in range(RUNS)
+    )
+    assert accepted <= RUNS * 0.01
+
+
+def test_looking_after_every_request_would_accept_too_often() -> None:
+    drawn, accepted = np.random.default_rng(1), 0
+    looks = [requests_needed(over, 0.99, 0.01) for over in range(30)]
+    for _ in range(RUNS):
+        overs = np.cumsum(drawn.random(looks[-1]) < 0.01)
+        accepted += any(overs[look - 1] <= over for over, look in enumerate(looks))
+    assert accepted > RUNS * 0.015
+
+
+def test_the_looks_share_the_error() -> None:
+    schedule = schedule_for((2, 8))
+    assert schedule.error_of_a_look == pytest.approx(0.005)
+    assert schedule.looks == tuple(requests_needed(over, 0.99, 0.005) for over in (2, 8))
+
+
+@pytest.mark.parametrize(("depends", "length"), [(0.0, 1.0), (0.9, 10.0)])
+def test_dependent_requests_count_less(depends: float, length: float) -> None:
+    drawn = np.random.default_rng(2)
+    noise = lfilter([1], [1, -depends], drawn.normal(size=50_000))
+    found = correlation_length(noise)
+    assert found == pytest.approx(length, rel=0.3)
+
+
+def test_requests_without_an_answer_are_over() -> None:
+    latencies = np.full(459, 0.001)
+    assert Schedule((459,)).judge(latencies, 0.01).is_proved
+    latencies[7] = np.inf
+    verdict = Schedule((459,)).judge(latencies, 0.01)
+    assert (verdict.over, verdict.allowed, verdict.is_proved) == (1, 0, False)
+
+
+def test_too_few_requests_prove_nothing() -> None:
+    verdict = Schedule((458,)).judge(np.zeros(458), 1.0)
+    assert (verdict.allowed, verdict.is_proved) == (-1, False)

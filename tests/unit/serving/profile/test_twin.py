@@ -1,0 +1,112 @@
+"""The event model of Triton's batcher agrees with the closed forms of queueing theory."""
+
+import math
+
+import numpy as np
+import pytest
+
+from millrace.serving.profile.twin import Arrivals, Batcher, poisson, simulate
+
+MANY = 200_000
+
+
+def test_one_server_with_exponential_times_is_m_m_1() -> None:
+    drawn, rate, speed = np.random.default_rng(0), 60.0, 100.0
+    done = simulate(
+        poisson(rate, MANY, 1, drawn), Batcher(1), lambda rows, busy: drawn.exponential(1 / speed)
+    )
+    assert done.latency.mean() == pytest.approx(1 / (speed - rate), rel=0.03)
+    p99 = math.log(100) / (speed - rate)
+    assert np.quantile(done.latency, 0.99) == pytest.approx(p99, rel=0.05)
+    assert done.utilisation == pytest.approx(0.6, rel=0.02)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
+def test_one_server_with_a_constant_time_is_m_d_1(load: float) -> None:
+    speed = 100.0
+    done = simulate(
+        poisson(load * speed, MANY, 1, np.random.default_rng(1)),
+        Batcher(1),
+        lambda rows, busy: 1 / speed,
+    )
+    assert done.queue.mean() == pytest.approx(load / (2 * speed * (1 - load)), rel=0.06)
+
+
+def test_several_instances_with_exponential_times_are_m_m_c() -> None:
+    drawn, rate, speed, servers = np.random.default_rng(2), 240.0, 100.0, 3
+    done = simulate(
+        poisson(rate, MANY, 1, drawn),
+        Batcher(1, instances=servers),
+        lambda rows, busy: drawn.exponential(1 / speed),
+    )
+    offered = rate / speed
+    terms = [offered**k / math.factorial(k) for k in range(servers)]
+    last = offered**servers / math.factorial(servers) / (1 - offered / servers)
+    waits = last / (sum(terms) + last)  # Erlang's C
+    assert done.queue.mean() == pytest.approx(waits / (servers * speed - rate), rel=0.06)
+    assert (done.queue > 0).mean() == pytest.approx(waits, rel=0.03)
+
+
+def test_a_full_batch_does_not_wait_and_one_that_is_not_full_waits_for_the_delay() -> None:
+    times = np.array([0.0, 0.001, 0.002, 1.0])
+    done = simulate(
+        Arrivals(times, np.ones(4, np.int64)),
+        Batcher(3, queue_delay=0.01),
+        lambda rows, busy: 0.1,
+    )
+    assert done.started.tolist() == [0.002, 0.002, 0.002, 1.01]
+    assert done.batches == 2
+
+
+def test_the_largest_preferred_size_that_is_filled_is_taken() -> None:
+    done = simulate(
+        Arrivals(np.zeros(7), np.ones(7, np.int64)),
+        Batcher(8, queue_delay=1.0, preferred=(2, 4)),
+        lambda rows, busy: 0.1,
+    )
+    assert done.started.round(6).tolist() == [0, 0, 0, 0, 0.1, 0.1, 1.0]
+
+
+def test_requests_stay_whole() -> None:
+    done = simulate(
+        Arrivals(np.zeros(3), np.array([3, 3, 2])), Batcher(4), lambda rows, busy: float(rows)
+    )
+    assert done.started.tolist() == [0, 3, 6]
+
+
+def test_a_higher_priority_comes_first() -> None:
+    done = simulate(
+        Arrivals(np.zeros(4), np.ones(4, np.int64), np.array([2, 2, 1, 2])),
+        Batcher(1),
+        lambda rows, busy: 1.0,
+    )
+    assert done.started.tolist() == [1, 2, 0, 3]
+
+
+def test_what_has_waited_too_long_is_refused() -> None:
+    done = simulate(
+        Arrivals(np.zeros(3), np.ones(3, np.int64)),
+        Batcher(1, timeout=1.5),
+        lambda rows, busy: 1.0,
+    )
+    assert done.started.tolist() == [0, 1, math.inf]
+
+
+def test_a_batch_never_starts_before_its_requests() -> None:
+    drawn = np.random.default_rng(3)
+    arrivals = poisson(500, 20_000, 2, drawn)
+    done = simulate(
+        arrivals, Batcher(16, instances=2, queue_delay=0.003), lambda rows, busy: 0.004 * rows**0.5
+    )
+    assert (done.queue >= 0).all()
+    assert done.queue.max() >= 0.003
+
+
+@pytest.mark.parametrize(("load", "is_over"), [(0.5, False), (0.9, False), (1.1, True)])
+def test_overload_is_told(load: float, is_over: bool) -> None:
+    done = simulate(
+        poisson(load * 100, 20_000, 1, np.random.default_rng(4)),
+        Batcher(1),
+        lambda rows, busy: 0.01,
+    )
+    assert done.is_overload is is_over
