@@ -413,7 +413,6 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
     assert served.ledger.releases("broken") == events
 
 
-@pytest.mark.chaos
 def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> None:
     served.serve("killed", constant(1))
     assert kill_backends("/model_repository/killed/") > 0
