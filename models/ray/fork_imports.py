@@ -3,8 +3,8 @@
 A worker of a training that is started by itself spends 1.3 s of a core on the first ones, an export
 to ONNX 3 s on all of them. Ray cannot be among them: it reads the id of its job when it is
 imported. So each job has a `fork_server` of its own, forked from the one with these modules, for
-`OF_RAY_TRAIN` or `OF_RAY_DATA`. A batch job of any size has ten workers: Ray Data counts, places
-and reports by actors, each in a process of its own.
+`OF_RAY_TRAIN` or `OF_RAY_DATA`. A batch job of any size has about ten workers: Ray Data counts,
+places and reports by actors, each in a process of its own.
 """
 
 OF_DATA = (

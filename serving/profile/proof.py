@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-MAX_OVER = 10_000
 MARK = 0.9
-"""Correlation is estimated from the requests above this quantile, which are more than those above
-the bound. Those farther out are not correlated over longer times."""
+"""Correlation is estimated from the requests above this quantile, as too few are above the bound.
+The assumption is that those farther out are not correlated over longer times."""
 
 
 def max_over(requests: int, quantile: float, error: float) -> int:

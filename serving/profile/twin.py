@@ -21,6 +21,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+OVERLOAD = 0.98
+"""Utilisation from which a load is more than the instances can do; never quite 1, as they are idle
+before the first requests and after the last."""
 Service = Callable[[int, int], float]
 """Seconds of a batch, by its rows and the instances that are busy with it."""
 
@@ -111,15 +114,8 @@ class Outcome:
 
     @property
     def is_overload(self) -> bool:
-        """Whether the queue grows all the time: the last tenth waits longer than all before.
-
-        Its median is compared with the largest of the medians of the first nine tenths; below
-        overload a tenth is as likely as any other to be the slowest.
-        """
-        parts = np.array_split(self.queue, 10)
-        medians = [float(np.median(part)) for part in parts]
-        grows = all(b > a for a, b in zip(medians[4:], medians[5:], strict=False))
-        return self.utilisation > 0.98 or (grows and self.utilisation > 0.95)
+        """Whether the instances are never idle: the queue then grows as long as the load lasts."""
+        return self.utilisation > OVERLOAD
 
 
 class _Queue:

@@ -1,4 +1,4 @@
-"""One Ray for the commands of a whole test run: one that starts its own takes 5 CPU seconds longer.
+"""One Ray for the commands of a whole test run: each start of one takes about 5 CPU seconds.
 
 It is the Ray that `millrace up` keeps, without an `up`. A command whose home runs `up` uses that
 one, and a command that a test starts by `Home.start` starts its own.
