@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from millrace.models.ray.fork_imports import OF_RAY_TRAIN
+from millrace.models.ray.fork_imports import OF_RAY_DATA, OF_RAY_TRAIN
 from millrace.models.ray.job_fork_server import have_own_ids
 
 DRAW = """
@@ -20,10 +20,20 @@ print(have_own_ids(draw_in_forks()))
 """
 
 
-@pytest.mark.parametrize(("source", "own"), [("kernel", "True"), ("ray", "False")])
-def test_forks_draw_their_own_ids_only_if_ray_drew_none_before(source: str, own: str) -> None:
-    """The second case shows that the first one can fail."""
-    command = [sys.executable, "-c", DRAW, source, *OF_RAY_TRAIN]
+@pytest.mark.parametrize(
+    ("source", "modules", "own"),
+    [
+        ("kernel", OF_RAY_TRAIN, "True"),
+        ("kernel", OF_RAY_DATA, "True"),
+        ("ray", OF_RAY_TRAIN, "False"),
+    ],
+    ids=["train", "data", "not from the kernel"],
+)
+def test_forks_draw_their_own_ids_only_if_ray_drew_none_before(
+    source: str, modules: tuple[str, ...], own: str
+) -> None:
+    """The last case shows that the others can fail."""
+    command = [sys.executable, "-c", DRAW, source, *modules]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "RAY_JOB_ID": "01000000"}
     )
