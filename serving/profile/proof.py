@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-MARK = 0.9
-"""Correlation is estimated from the requests above this quantile, as too few are above the bound.
-The assumption is that those farther out are not correlated over longer times."""
+MARKS, MARKED = (0.9, 0.99), 30
+"""Correlation is estimated from the slowest requests: those above a quantile between these two, the
+highest that so many are above. The assumption is that those farther out are not correlated over
+longer times.
+"""
 
 
 def max_over(requests: int, quantile: float, error: float) -> int:
@@ -59,7 +61,7 @@ def requests_needed(over: int, quantile: float, error: float) -> int:
 def correlation_length(latencies: NDArray[np.float64]) -> float:
     """Return how many successive requests say as much as one independent request; at least 1.
 
-    It is the integrated autocorrelation time of "slower than nine of ten", summed over pairs of
+    It is the integrated autocorrelation time of "among the slowest", summed over pairs of
     lags while the sum of a pair is positive (Geyer, 1992), which no correlation can make too small
     by oscillating.
 
@@ -69,7 +71,8 @@ def correlation_length(latencies: NDArray[np.float64]) -> float:
     """
     if len(latencies) < 2:
         return 1.0
-    marked = (latencies > np.quantile(latencies, MARK, method="lower")).astype(np.float64)
+    mark = np.clip(1 - MARKED / len(latencies), *MARKS)
+    marked = (latencies > np.quantile(latencies, mark, method="lower")).astype(np.float64)
     marked -= marked.mean()
     variance = float(marked @ marked)
     if variance == 0:
@@ -137,6 +140,11 @@ class Schedule:
         independent = max_over(int(many / length), self.quantile, self.error_of_a_look)
         allowed = math.floor(independent * length) if independent >= 0 else -1
         return Verdict(many, over, length, allowed)
+
+    def is_hopeless(self, latencies: NDArray[np.float64], bound: float) -> bool:
+        """Return whether more are over the bound already than the last look allows."""
+        most = max_over(self.looks[-1], self.quantile, self.error_of_a_look)
+        return int((latencies > bound).sum()) > most
 
     def judge_all(self, latencies: NDArray[np.float64], bound: float) -> Iterator[Verdict]:
         """Judge at each look that the latencies reach."""

@@ -22,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 OVERLOAD = 0.98
-"""Utilisation from which a load is more than the instances can do; never quite 1, as they are idle
-before the first requests and after the last."""
+"""Utilisation from which a load is more than the instances can do, if their batches are full too;
+never quite 1, as they are idle before the first requests and after the last."""
+FULL = 0.9
+"""Share of the largest batch from which batches count as full."""
 Service = Callable[[int, int], float]
 """Seconds of a batch, by its rows and the instances that are busy with it."""
 
@@ -86,6 +88,7 @@ class Outcome:
         busy: seconds of all instances together.
         batches: number of batches.
         instances: number of instances.
+        fullness: mean rows of a batch, as a share of `max_batch_size`.
     """
 
     arrived: NDArray[np.float64]
@@ -94,6 +97,7 @@ class Outcome:
     busy: float
     batches: int
     instances: int
+    fullness: float
 
     @property
     def latency(self) -> NDArray[np.float64]:
@@ -114,8 +118,11 @@ class Outcome:
 
     @property
     def is_overload(self) -> bool:
-        """Whether the instances are never idle: the queue then grows as long as the load lasts."""
-        return self.utilisation > OVERLOAD
+        """Whether the instances are never idle and cannot take more at a time.
+
+        The queue then grows as long as the load lasts.
+        """
+        return self.utilisation > OVERLOAD and self.fullness > FULL
 
 
 class _Queue:
@@ -215,6 +222,7 @@ def simulate(arrivals: Arrivals, batcher: Batcher, service: Service) -> Outcome:
             started[number], ended[number] = now, now + seconds
         heapq.heapreplace(free, now + seconds)
         busy, batches = busy + seconds, batches + 1
-    return Outcome(
-        arrivals.times, np.array(started), np.array(ended), busy, batches, batcher.instances
-    )
+    begun, done = np.array(started), np.array(ended)
+    answered = float(arrivals.rows[np.isfinite(done)].sum())
+    full = answered / (batches * batcher.max_batch_size) if batches else 0.0
+    return Outcome(arrivals.times, begun, done, busy, batches, batcher.instances, full)

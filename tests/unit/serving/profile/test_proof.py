@@ -78,7 +78,7 @@ def test_the_looks_share_the_error() -> None:
     assert schedule.looks == tuple(requests_needed(over, 0.99, 0.005) for over in (2, 8))
 
 
-@pytest.mark.parametrize(("depends", "length"), [(0.0, 1.0), (0.9, 10.0)])
+@pytest.mark.parametrize(("depends", "length"), [(0.0, 1.0), (0.9, 5.5)])
 def test_dependent_requests_count_less(depends: float, length: float) -> None:
     drawn = np.random.default_rng(2)
     noise = lfilter([1], [1, -depends], drawn.normal(size=50_000))
@@ -97,3 +97,12 @@ def test_requests_without_an_answer_are_over() -> None:
 def test_too_few_requests_prove_nothing() -> None:
     verdict = Schedule((458,)).judge(np.zeros(458), 1.0)
     assert (verdict.allowed, verdict.is_proved) == (-1, False)
+
+
+def test_a_run_ends_where_more_are_over_than_any_look_allows() -> None:
+    schedule = schedule_for((2, 8))
+    latencies = np.zeros(200)
+    latencies[:8] = 2.0
+    assert not schedule.is_hopeless(latencies, 1.0)
+    latencies[8] = np.inf
+    assert schedule.is_hopeless(latencies, 1.0)

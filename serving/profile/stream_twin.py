@@ -1,0 +1,219 @@
+"""An event model of continuous batching: time to first token, and time per token, at a load.
+
+The engine works in steps. A step computes one token of every answer that is under way, and with the
+rest of its tokens parts of the prompts that wait, in their order. An answer's first token comes at
+the end of the step that computes the last part of its prompt. At most `max_num_seqs` answers are
+under way; further requests wait, and those beyond `max_queue_size` are refused.
+
+What it does not model: prompts that share their beginning, drafted tokens, a full KV cache, and
+pieces of more than one token, which come later than their first token.
+
+Source: the scheduler of OpenVINO GenAI with `dynamic_split_fuse` (Holmes et al., DeepSpeed-FastGen,
+2024).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millrace.serving.profile.twin import OVERLOAD
+
+DRAWN = 4096
+"""How many random numbers are drawn at a time."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a step takes.
+
+    Attributes:
+        sequences: numbers of answers under way that were measured, ascending.
+        seconds: seconds of a step with so many answers, and no prompt.
+        prompt_token: seconds that each token of a prompt adds.
+        overhead: seconds from when a request is due to when the engine has it, and from a token to
+            its client, float64 `[n]`.
+        noise: seconds of steps divided by what is expected of them, float64 `[n]`.
+    """
+
+    sequences: tuple[int, ...]
+    seconds: tuple[float, ...]
+    prompt_token: float
+    overhead: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    noise: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
+
+    def step(self, answers: int, prompt_tokens: int) -> float:
+        """Return the expected seconds of a step.
+
+        Args:
+            answers: answers under way of which it computes a token.
+            prompt_tokens: tokens of prompts that it computes beside them.
+        """
+        base = float(np.interp(answers, self.sequences, self.seconds))
+        beyond = answers - self.sequences[-1]
+        if beyond > 0 and len(self.sequences) > 1:
+            rise = (self.seconds[-1] - self.seconds[-2]) / (self.sequences[-1] - self.sequences[-2])
+            base += beyond * max(rise, 0.0)
+        return base + prompt_tokens * self.prompt_token
+
+
+@dataclass(frozen=True)
+class StreamArrivals:
+    """Requests of an open loop.
+
+    Attributes:
+        times: float64 `[n]`, seconds, ascending.
+        prompts: int64 `[n]`, tokens of each prompt.
+        answers: int64 `[n]`, tokens of each answer.
+    """
+
+    times: NDArray[np.float64]
+    prompts: NDArray[np.int64]
+    answers: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StreamOutcome:
+    """What became of each request.
+
+    Attributes:
+        ttft: float64 `[n]`, seconds to the first token; infinite if it was refused.
+        tpot: float64 `[n]`, mean seconds of each further token; NaN if there is none.
+        queue: float64 `[n]`, seconds until its prompt was begun.
+        utilisation: share of the time in which the engine worked.
+        mean_answers: mean answers under way in a step.
+    """
+
+    ttft: NDArray[np.float64]
+    tpot: NDArray[np.float64]
+    queue: NDArray[np.float64]
+    utilisation: float
+    mean_answers: float
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the engine is never idle."""
+        return self.utilisation > OVERLOAD
+
+
+@dataclass
+class _Answer:
+    """A request under way."""
+
+    number: int
+    prompt_left: int
+    answer_left: int
+
+
+class _Engine:
+    """The engine, with what waits for it and what is under way."""
+
+    def __init__(
+        self,
+        arrivals: StreamArrivals,
+        steps: StepTimes,
+        drawn: np.random.Generator,
+        limits: tuple[int, int, int],
+    ) -> None:
+        many = len(arrivals.times)
+        self.first, self.last = np.full(many, np.inf), np.full(many, np.inf)
+        self.begun = np.full(many, np.inf)
+        self.now = self.busy = 0.0
+        self.count = self.answered = 0
+        self._arrivals, self._steps, self._drawn = arrivals, steps, drawn
+        self._most, self._most_waiting, self._room = limits
+        self._times = arrivals.times.tolist()
+        self._coming = 0
+        self._waiting: deque[int] = deque()
+        self._running: list[_Answer] = []
+        self._noise: list[float] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no request is left."""
+        return not (self._coming < len(self._times) or self._waiting or self._running)
+
+    def admit(self) -> None:
+        """Take in the requests that have come; wait for one if there is none."""
+        if not self._running and not self._waiting:
+            self.now = max(self.now, self._times[self._coming])
+        while self._coming < len(self._times) and self._times[self._coming] <= self.now:
+            if len(self._waiting) < self._most_waiting:
+                self._waiting.append(self._coming)
+            self._coming += 1
+        while self._waiting and len(self._running) < self._most:
+            number = self._waiting.popleft()
+            self.begun[number] = self.now
+            prompt, answer = self._arrivals.prompts[number], self._arrivals.answers[number]
+            self._running.append(_Answer(number, int(prompt), int(answer)))
+
+    def step(self) -> None:
+        """Compute a token of each answer, and parts of the prompts."""
+        if not self._running:
+            return
+        decoding = [each for each in self._running if not each.prompt_left]
+        parts = _prompt_parts(self._running, max(self._room - len(decoding), 1))
+        seconds = self._steps.step(len(decoding), sum(parts.values())) * self._draw_noise()
+        self.now, self.busy = self.now + seconds, self.busy + seconds
+        self.count, self.answered = self.count + 1, self.answered + len(decoding)
+        for each in decoding:
+            each.answer_left -= 1
+            self.last[each.number] = self.now
+        for each in self._running:
+            each.prompt_left -= parts.get(each.number, 0)
+            if each.number in parts and not each.prompt_left:
+                self.first[each.number] = self.last[each.number] = self.now
+                each.answer_left -= 1
+        self._running = [each for each in self._running if each.prompt_left or each.answer_left > 0]
+
+    def _draw_noise(self) -> float:
+        if not self._noise:
+            self._noise = self._drawn.choice(self._steps.noise, DRAWN).tolist()
+        return self._noise.pop()
+
+
+def simulate_streams(
+    arrivals: StreamArrivals,
+    steps: StepTimes,
+    drawn: np.random.Generator,
+    *,
+    max_num_seqs: int,
+    max_queue_size: int = 10**9,
+    batched_tokens: int = 256,
+) -> StreamOutcome:
+    """Return what becomes of requests.
+
+    Args:
+        arrivals: the requests.
+        steps: how long a step takes.
+        drawn: source of randomness.
+        max_num_seqs: most answers under way.
+        max_queue_size: most requests that wait.
+        batched_tokens: most tokens of a step.
+    """
+    engine = _Engine(arrivals, steps, drawn, (max_num_seqs, max_queue_size, batched_tokens))
+    while not engine.is_done:
+        engine.admit()
+        engine.step()
+    first, last, further = engine.first, engine.last, arrivals.answers - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(further > 0, (last - first) / further, np.nan)
+    span = engine.now - float(arrivals.times[0]) if len(arrivals.times) else 0.0
+    return StreamOutcome(
+        ttft=first - arrivals.times + drawn.choice(steps.overhead, len(first)),
+        tpot=tpot,
+        queue=engine.begun - arrivals.times,
+        utilisation=engine.busy / span if span else 0.0,
+        mean_answers=engine.answered / engine.count if engine.count else 0.0,
+    )
+
+
+def _prompt_parts(running: list[_Answer], room: int) -> dict[int, int]:
+    """Return how many tokens of each unfinished prompt a step computes, in their order."""
+    parts: dict[int, int] = {}
+    for each in running:
+        if each.prompt_left and room:
+            parts[each.number] = min(each.prompt_left, room)
+            room -= parts[each.number]
+    return parts
