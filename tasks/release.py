@@ -14,6 +14,7 @@ from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.registry.gates import Comparison, Credentials, Incumbent, refusal
 from millrace.models.registry.mlflow_pages import describe_promotion, describe_verdict
 from millrace.models.registry.mlflow_registry import Registry, registry_of
+from millrace.models.registry.serving_profiles import PROFILE_TAG
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import (
     CANDIDATE_TAG,
@@ -23,6 +24,7 @@ from millrace.models.registry.version_files import (
     ModelVersion,
     Package,
 )
+from millrace.serving.profile.record import ServingProfile
 from millrace.serving.release.actions import Action, describe_action
 from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import ledger_of
@@ -39,6 +41,7 @@ from millrace.tasks.alerts import REFUSED, Event, emit
 from millrace.tasks.feedback_history import live_figures
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import VersionEvidence, steps_of
+from millrace.tasks.profiled_version import applies_here, fault_here, load_profile, profiled
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import release_table
 from millrace.tasks.retry import step
@@ -146,6 +149,9 @@ class MlflowRegistry:
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
     _metrics: dict[tuple[str, int, int], float | None] = field(default_factory=dict, init=False)
     _checks: dict[tuple[str, int, str], VersionCheck] = field(default_factory=dict, init=False)
+    _profiles: dict[tuple[str, int, str], ServingProfile | None] = field(
+        default_factory=dict, init=False
+    )
 
     @property
     def registry(self) -> Registry:
@@ -163,9 +169,16 @@ class MlflowRegistry:
         champions = self.registry.champions(model)
         self._versions |= {(each.model, each.version): each for each in champions.values()}
         return {
-            name: DesiredVersion(found.version, found.digest, found.tags)
+            name: DesiredVersion(
+                found.version, found.digest, found.tags, self._profile_digest(found)
+            )
             for name, found in champions.items()
         }
+
+    def _profile_digest(self, version: ModelVersion) -> str:
+        """Return the digest of the serving profile that the version is served by; empty if none."""
+        profile = self._profile(version.model, version.version)
+        return "" if profile is None or not applies_here(profile) else profile.sha256
 
     def note(self, version: ModelVersion) -> None:
         """Keep a version as it is now in the registry, so that it is not asked for again."""
@@ -188,8 +201,9 @@ class MlflowRegistry:
         return found.tags
 
     def fetch(self, model: str, version: int) -> Artifact:
-        """Download a version to this machine, and check its digest."""
-        return self._evidence(model, version).artifact()
+        """Download a version to this machine, check its digest, and apply its serving profile."""
+        artifact = self._evidence(model, version).artifact()
+        return profiled(artifact, self._profile(model, version))
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version meets its pipeline's requirements for a champion."""
@@ -230,6 +244,7 @@ class MlflowRegistry:
             tags=package.version.tags,
             unsigned=unsigned,
             live=live_figures(self.installation, model, version) if require.live_metric else None,
+            unproved=self._unproved(package) if require.slo else "",
         )
         return refusal(require, credentials, incumbent)
 
@@ -329,6 +344,28 @@ class MlflowRegistry:
     def _evidence(self, model: str, version: int) -> VersionEvidence:
         package = self._package(model, version)
         return steps_of(package.version.kind).evidence(package, self.installation)
+
+    def _profile(self, model: str, version: int) -> ServingProfile | None:
+        """Return the version's serving profile; None if there is none, or none that can be used."""
+        found = self._version(model, version)
+        key = (model, version, found.tags.get(PROFILE_TAG, ""))
+        if key not in self._profiles:
+            try:
+                self._profiles[key] = load_profile(self.registry, found)
+            except InputError as error:
+                log.warning("%s: %s", error.what, error.seen)
+                self._profiles[key] = None
+        return self._profiles[key]
+
+    def _unproved(self, package: Package) -> str:
+        """Return why no serving profile proves the version's goal here; empty if one does."""
+        try:
+            profile = load_profile(self.registry, package.version)
+        except InputError as error:
+            return f"its serving profile cannot be used: {error.seen}"
+        goal = pipeline_of(package).serving.slo
+        artifact = steps_of(package.version.kind).evidence(package, self.installation).artifact()
+        return fault_here(profile, goal, artifact) or ""
 
     def _package(self, model: str, version: int) -> Package:
         """Return a version's files; their digest is checked once in a release."""

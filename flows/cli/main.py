@@ -39,6 +39,7 @@ COMMANDS = {
     "score": "pipeline_commands:score",
     "demo": "pipeline_commands:demo",
     "predict": "predict:predict",
+    "profile": "profile:profile",
     "compare": "version_commands:compare",
     "promote": "version_commands:promote",
     "rollback": "version_commands:rollback",

@@ -211,6 +211,21 @@ def find_misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
             yield f"export.candidates: the family {family} has no variant {name}, only {valid}"
 
 
+def slo_misfits(family: str, serving: Spec, *, is_streamed: bool) -> Iterator[str]:
+    """Yield a message if `serving.slo` is the goal of another kind of model.
+
+    Args:
+        family: `model.family`.
+        serving: the part `serving`.
+        is_streamed: whether models of the family stream their answers.
+    """
+    slo = getattr(serving, "slo", None)
+    if slo is None or slo.is_streamed == is_streamed:
+        return
+    valid = "ttft_p99_ms and tpot_p99_ms" if is_streamed else "p99_ms"
+    yield f"serving.slo of the family {family} is a goal for {valid}"
+
+
 def is_set(part: Spec, key: str) -> bool:
     """Return whether a key of the pipeline file has a value other than its default."""
     default = type(part).model_fields[key].get_default(call_default_factory=True)

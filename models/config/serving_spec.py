@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from millrace.models.config import Spec
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.slo_spec import SloSpec
 
 
 def _wrap_value(value: object) -> object:
@@ -54,6 +55,11 @@ class RequireSpec(Spec):
         description="Require that the version's own predictions were right often enough on labels "
         "that came back, as `millrace feedback` found. A number alone is its `value`. null: not "
         "required.",
+    )
+    slo: bool = Field(
+        False,
+        description="Require a serving profile that proves serving.slo, made by `millrace profile` "
+        "on this kind of machine with the engine that serves here.",
     )
 
 
@@ -133,6 +139,11 @@ class ServingSpec(Spec):
         gt=0,
         description="Largest p99 latency of one row, in milliseconds, with which a version gets "
         "traffic; when left out, the latency is measured but not judged.",
+    )
+    slo: SloSpec | None = Field(
+        None,
+        description="The load and the latency of a serving profile; see `millrace profile`. null: "
+        "no goal.",
     )
     generation: GenerationSpec = Field(
         default_factory=GenerationSpec, description="How a causal_lm generates."

@@ -11,6 +11,7 @@ HOW_TO_LABEL = (
     "score rows that it has not learnt from, for a date of their own, with `millrace score FILE "
     "--version N --input ROWS --date DATE`, then `millrace feedback`"
 )
+HOW_TO_PROFILE = "run `millrace profile FILE`, then `millrace release`"
 MANUAL = "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`"
 
 
@@ -132,6 +133,8 @@ class Credentials:
         tags: its tags in the registry.
         unsigned: why it counts as not signed; empty if a key that this home trusts signed it.
         live: what `millrace feedback` found of its predictions; None if nothing is known.
+        unproved: why no serving profile proves its latency goal here; empty if one does, or if none
+            is required.
     """
 
     passed: bool
@@ -142,6 +145,7 @@ class Credentials:
     smaller_is_better: bool = False
     unsigned: str = ""
     live: LiveFigures | None = None
+    unproved: str = ""
 
     @property
     def approved_by(self) -> str:
@@ -178,6 +182,8 @@ def refusal(
         return f"it is not trusted: {credentials.unsigned}"
     if require.certificate and not credentials.passed:
         return "its certificate says that it did not pass its gates"
+    if require.slo and credentials.unproved:
+        return f"{credentials.unproved}: {HOW_TO_PROFILE}"
     if require.approval and (fault := _approval_fault(credentials)) is not None:
         return fault
     fault = _live_fault(require.live_metric, credentials.live)

@@ -137,7 +137,11 @@ class SigningKeys:
 
     def sign(self, version: "ModelVersion") -> str:
         """Return the signature of a version, the value of `SIGNATURE_TAG`."""
-        signature = self._private().sign(statement(version))
+        return self.sign_statement(statement(version))
+
+    def sign_statement(self, said: bytes) -> str:
+        """Return the signature of a statement, with the public key."""
+        signature = self._private().sign(said)
         return f"{FORMAT}.{self.public}.{_encoded(signature)}"
 
     def was_live_before(self, version: "ModelVersion") -> bool:
@@ -168,23 +172,35 @@ def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str
         version: the version, with the tags that the registry has now.
         trusted: the trusted public keys, base64.
     """
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     signature = version.tags.get(SIGNATURE_TAG, "")
     if not signature:
         return UNSIGNED if version.digest else "it has no digest and is not signed"
+    fault = fault_of_statement(signature, statement(version), trusted)
+    if fault is None and not version.tags.get(EVIDENCE_TAG):
+        return f"its evidence files have no digest (the tag {EVIDENCE_TAG} is missing)"
+    return fault
+
+
+def fault_of_statement(signature: str, said: bytes, trusted: Collection[str]) -> str | None:
+    """Return why a statement is not signed by a trusted key; None if it is.
+
+    Args:
+        signature: the signature, from `SigningKeys.sign_statement`.
+        said: the statement.
+        trusted: the trusted public keys, base64.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     words = signature.split(".")
     if len(words) != 3 or words[0] != FORMAT:
         return "its signature cannot be read"
     _, public, value = words
     if public not in trusted:
         return f"it is signed by a key that this home does not trust, {public[:44]}"
-    if not version.tags.get(EVIDENCE_TAG):
-        return f"its evidence files have no digest (the tag {EVIDENCE_TAG} is missing)"
     try:
         key = Ed25519PublicKey.from_public_bytes(_decoded(public))
-        key.verify(_decoded(value), statement(version))
+        key.verify(_decoded(value), said)
     except (InvalidSignature, ValueError):
         return "its signature is for something else: another version, source, files or tags"
     return None

@@ -194,7 +194,7 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
     """Download the files of a version; rename their folder only once they are checked."""
-    with _store_errors(version):
+    with store_errors(version):
         # Not by models:/NAME/N, for which MLflow uses one registry for the whole process.
         uri = client(tracking_uri).get_model_version_download_uri(
             version.model, str(version.version)
@@ -219,7 +219,7 @@ def staged_files(version: ModelVersion, stored: StoredFolder, cache: Path) -> It
         TransientError: the artifact store does not answer.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    with _store_errors(version):
+    with store_errors(version):
         files = _listed(stored, version)
     require_room(sum(files.values()), cache, version.title)
     with tempfile.TemporaryDirectory(dir=cache) as staging:
@@ -228,7 +228,7 @@ def staged_files(version: ModelVersion, stored: StoredFolder, cache: Path) -> It
         for path, size in files.items():
             to = kept / path.removeprefix(f"{EXTRA}/")
             to.parent.mkdir(exist_ok=True)
-            with _store_errors(version):
+            with store_errors(version):
                 stored.fetch(path, size, to)
         _check_digests(kept, version)
         yield kept
@@ -301,7 +301,7 @@ def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
 
 
 @contextmanager
-def _store_errors(version: ModelVersion) -> Iterator[None]:
+def store_errors(version: ModelVersion) -> Iterator[None]:
     """Raise an error of the artifact store as a `MillraceError`."""
     from mlflow.exceptions import MlflowException
 

@@ -21,11 +21,14 @@ class Replica:
         index: the models that the server has loaded; None if it does not answer.
         unresponsive: models that the index lists as ready but that do not answer, because Triton
             2.51 does not restart the process of a Python-based backend that was killed.
+        profiles: digest of the serving profile that each live model is configured by, by model;
+            empty for the settings of its pipeline file.
     """
 
     endpoint: Endpoint
     index: tuple[LoadedModel, ...] | None = ()
     unresponsive: frozenset[str] = frozenset()
+    profiles: Mapping[str, str] = field(default_factory=dict)
 
     def live_version(self, model: str) -> int | None:
         """Return the version that answers requests without a version number; None if none does."""
@@ -59,6 +62,8 @@ class ClusterState:
         states: the state that follows from the release events, by model.
         replicas: every Triton server.
         staged: the versions of each model that are complete on disk, with their digests.
+        profiles: digest of the serving profile that the desired version of each model was staged
+            with, by model; empty for the settings of its pipeline file.
         columns: the staged versions that can be asked by the names of their columns, by model.
         refused_fronts: the version whose front step a server refused, by model.
         foreign: models whose champion another tool registered; their loaded versions stay.
@@ -79,6 +84,7 @@ class ClusterState:
     states: Mapping[str, ReleaseState]
     replicas: tuple[Replica, ...]
     staged: Mapping[str, Mapping[int, str]]
+    profiles: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, Collection[int]] = field(default_factory=dict)
     refused_fronts: Mapping[str, int] = field(default_factory=dict)
     foreign: Collection[str] = ()

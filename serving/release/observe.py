@@ -24,7 +24,14 @@ from millrace.serving.rollout.split_metrics import count_step, read_counters
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.column_front import is_answering, refused_fronts
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import COLUMNS, live_version, owner_of, ready_versions
+from millrace.serving.triton.server_index import (
+    COLUMNS,
+    LoadedModel,
+    live_version,
+    owner_of,
+    ready_versions,
+)
+from millrace.serving.triton.version_config import PROFILE
 
 log = logging.getLogger("millrace")
 
@@ -73,15 +80,18 @@ class Observer:
         desired_versions = {m: desired for m, desired in champions.items() if m not in foreign}
         staged = self.repository.digests(model)
         replicas = tuple(
-            self._observe_replica(endpoint, states, model, faults) for endpoint in self.endpoints
+            self._observe_replica(endpoint, states, model, faults, desired_versions)
+            for endpoint in self.endpoints
         )
         now = time.time()
         policies: dict[str, Policy] = {}
+        profiles: dict[str, str] = {}
         rollouts: dict[str, RolloutSpec] = {}
         for name, desired in desired_versions.items():
             if desired.version in staged.get(name, ()):
                 with _record_fault(name, faults, self.traces):
                     policies[name] = self._policy(name, desired)
+                    profiles[name] = self.repository.artifact(name, desired.version).profile
                     spec = self.registry.rollout(name, desired.version)
                     if spec.kind != "direct":
                         rollouts[name] = spec
@@ -101,6 +111,7 @@ class Observer:
             states=states,
             replicas=replicas,
             staged=staged,
+            profiles=profiles,
             columns={name: self._named(name, staged[name]) for name in staged},
             refused_fronts=refused_fronts(self.repository, staged),
             foreign=foreign,
@@ -130,6 +141,7 @@ class Observer:
         states: Mapping[str, ReleaseState],
         model: str | None,
         faults: dict[str, MillraceError],
+        desired: Mapping[str, DesiredVersion],
     ) -> Replica:
         """Read the index of a replica, and send a probe to each version that should be live."""
         with TritonClient(endpoint) as client:
@@ -139,6 +151,7 @@ class Observer:
                 return Replica(endpoint, None)
             index = tuple(each for each in loaded if model in (None, owner_of(each.name)))
             unresponsive = set()
+            profiles = dict(_read_profiles(client, index, desired))
             for name, state in states.items():
                 version = state.live_version
                 if version is None or live_version(index, name) != version:
@@ -150,7 +163,7 @@ class Observer:
                         client, name, ready_versions(index, name + COLUMNS)
                     ):
                         unresponsive.add(name + COLUMNS)
-        return Replica(endpoint, index, frozenset(unresponsive))
+        return Replica(endpoint, index, frozenset(unresponsive), profiles)
 
     def _is_answering(self, client: TritonClient, model: str, version: int) -> bool:
         try:
@@ -208,6 +221,16 @@ class Observer:
             if version is not None and (model, version) not in tags:
                 tags[model, version] = self.registry.tags(model, version)
         return tags
+
+
+def _read_profiles(
+    client: TritonClient, index: tuple[LoadedModel, ...], desired: Mapping[str, DesiredVersion]
+) -> Iterator[tuple[str, str]]:
+    """Yield each live model, and the digest of the serving profile that it is configured by."""
+    for name, version in desired.items():
+        if version.profile is not None and live_version(index, name) == version.version:
+            with suppress(TransientError):  # it was unloaded meanwhile
+                yield name, client.parameter(name, PROFILE)
 
 
 @contextmanager

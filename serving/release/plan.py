@@ -6,7 +6,7 @@ order. If a release is interrupted after any action, the next plan starts from t
 time.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.models.common.installation import Endpoint
@@ -230,7 +230,7 @@ def _plan_changes(
     is_new_step = rollout is not None and rollout.split is not None and not rollout.is_running
     if not outdated and not is_new_step:
         return
-    if target.version not in staged:
+    if target.version not in staged or _has_other_profile(cluster.profiles, model, target):
         yield Stage(model, target.version)
         return  # the version's files say how to release it
     if is_below_quorum(cluster, model, target):
@@ -334,7 +334,19 @@ def _is_up_to_date(
     if split is not None:
         versions = tuple(sorted((split.champion, split.candidate)))
         return live == split.champion and arms == versions
-    return model not in cluster.splits and not arms and live == target.version
+    is_live = model not in cluster.splits and not arms and live == target.version
+    return is_live and not _has_other_profile(replica.profiles, model, target)
+
+
+def _has_other_profile(profiles: Mapping[str, str], model: str, target: DesiredVersion) -> bool:
+    """Return whether a version has other settings than those of its serving profile.
+
+    Args:
+        profiles: digest of the profile whose settings it has, by model; none if that is not known.
+        model: the model.
+        target: the version.
+    """
+    return target.profile is not None and profiles.get(model, target.profile) != target.profile
 
 
 def _plan_unloads(cluster: ClusterState, model: str) -> Iterator[Action]:

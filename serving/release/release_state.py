@@ -41,11 +41,14 @@ class DesiredVersion:
         version: the version.
         digest: sha256 of its files.
         tags: its tags in the registry; two equal versions may have different tags.
+        profile: digest of the serving profile that it is to be served with; empty for the settings
+            of its pipeline file; None if that is not known.
     """
 
     version: int
     digest: str
     tags: Mapping[str, str] = field(default_factory=dict, compare=False)
+    profile: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

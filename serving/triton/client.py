@@ -100,6 +100,20 @@ class TritonClient:
         """Return the version that answers requests without a version; None if none is ready."""
         return live_version(self.index(), name)
 
+    def parameter(self, name: str, key: str) -> str:
+        """Return a parameter of a loaded model's configuration; empty if it has none.
+
+        Raises:
+            TransientError: the server cannot be reached, or the model is not loaded.
+        """
+        try:
+            found = self._grpc.get_model_config(name, client_timeout=CALL_SECONDS)
+        except InferenceServerException as error:
+            raise TransientError(
+                f"Triton did not say how {name} is configured", seen=_clean_message(error.message())
+            ) from error
+        return str(found.config.parameters[key].string_value)
+
     def load(self, name: str, timeout: float = LOAD_SECONDS) -> None:
         """Load or reload a model from its `config.pbtxt`; loaded versions serve during the load.
 

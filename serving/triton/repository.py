@@ -32,6 +32,7 @@ from millrace.serving.triton.version_folder import (
     found_in,
     is_whole,
     read_version,
+    rewrite_card,
     write_version,
 )
 
@@ -94,6 +95,8 @@ class Repository:
     def stage(self, model: str, version: int, artifact: Artifact) -> bool:
         """Publish a version folder by one rename; return False if it already existed.
 
+        A version that exists gets the settings of the artifact's serving profile.
+
         Raises:
             InputError: Triton cannot serve the files.
             TransientError: the files cannot be copied.
@@ -105,6 +108,7 @@ class Repository:
             self.remove(model, version)
         if target.exists():
             self._require_same_contents(model, version, artifact)
+            self._apply_profile(target, artifact)
             return False
         with self.workspace() as work:
             folder = work / str(version)
@@ -245,6 +249,12 @@ class Repository:
                 valid="1, 2, 3, …",
             )
         return self._model(model) / str(version)
+
+    def _apply_profile(self, folder: Path, artifact: Artifact) -> None:
+        """Write the settings of a version that was staged with another serving profile."""
+        if read_version(folder).profile != artifact.profile:
+            with self.workspace() as work:
+                rewrite_card(folder, artifact, work)
 
     def _require_same_contents(self, model: str, version: int, artifact: Artifact) -> None:
         folder = self._version(model, version)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +46,11 @@ RESTRICTED = "model-repository,shared-memory,trace,logging"
 
 
 def command(
-    installation: Installation, endpoint: Endpoint, *, guarded: bool = True
+    installation: Installation,
+    endpoint: Endpoint,
+    *,
+    guarded: bool = True,
+    flags: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of a server, for a supervisor that starts it.
 
@@ -61,6 +65,7 @@ def command(
         endpoint: the public address and ports.
         guarded: whether the guard listens on the public HTTP and metrics ports; if False, Triton
             listens there itself.
+        flags: more of Triton's arguments.
 
     Raises:
         InputError: the endpoint is not on loopback. This Triton is old and must not be public.
@@ -85,8 +90,8 @@ def command(
         "log-file": log_file(installation, endpoint),
         "log-format": "ISO8601",
     }
-    flags = (f"--{key}={value}" for key, value in options.items())
-    program = [str(find_server().binary), "--disable-auto-complete-config", *flags]
+    given = (f"--{key}={value}" for key, value in options.items())
+    program = [str(find_server().binary), "--disable-auto-complete-config", *given, *flags]
     secrets = {} if not endpoint.token else _token_flags(endpoint.token, guarded=guarded)
     launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(installation.home)]
     argv = [*launch, *program, *(f"@{name}" for name in secrets)]
@@ -113,6 +118,7 @@ def running(
     extra_environment: Mapping[str, str] | None = None,
     deadline: float = START_SECONDS,
     guarded: bool = True,
+    flags: Sequence[str] = (),
 ) -> Iterator["TritonClient"]:
     """Run a server and its guard for the length of the block, and yield a client of the server.
 
@@ -124,6 +130,7 @@ def running(
         extra_environment: environment variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds within which the server must be ready.
         guarded: whether to run the guard in front of Triton's HTTP and metrics; see `command`.
+        flags: more of Triton's arguments.
 
     Raises:
         InputError: the endpoint is not on loopback.
@@ -131,7 +138,7 @@ def running(
     """
     from millrace.serving.triton.client import TritonClient  # 25 MB, which a supervisor saves
 
-    argv, environment = command(installation, endpoint, guarded=guarded)
+    argv, environment = command(installation, endpoint, guarded=guarded, flags=flags)
     _require_free_ports(endpoint)
     clean_up(installation, endpoint)
     log = log_file(installation, endpoint)

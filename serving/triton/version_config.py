@@ -10,6 +10,9 @@ from millrace.models.config.model_kind import kind_named, load_object
 from millrace.serving.triton.model_config import Signature
 from millrace.serving.triton.version_folder import Artifact
 
+PROFILE = "serving_profile"
+"""Parameter of a configuration: digest of the serving profile whose settings it has."""
+
 
 class TritonKind(Protocol):
     """How Triton serves one kind of model: its configuration, checks and files."""
@@ -83,6 +86,8 @@ def config_of(
         InputError: Triton cannot serve the version.
     """
     kind = triton_kind(artifact)
+    if artifact.profile:
+        parameters = {PROFILE: artifact.profile, **(parameters or {})}
     return kind.config(name, artifact, version_policy=version_policy, parameters=parameters)
 
 

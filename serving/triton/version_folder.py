@@ -1,11 +1,12 @@
-"""A version's folder in Triton's model repository. It is written once, and then only read.
+"""A version's folder in Triton's model repository. Its files are written once, and then only read.
 
 model.onnx       the ONNX graph; a language model has the files of an exported variant instead
 tokenizer.json   the tokenizer of a text model
 features.json    the rules for requests to a model with column inputs
 columns.json     the columns by their names, for the step in front of the model
 draft/           the files of the smaller model that drafts tokens for a language model
-version.json     the card: digests, kind, labels and settings; Triton does not read it
+version.json     the card: digests, kind, labels and settings; Triton does not read it. A serving
+                 profile replaces the settings
 """
 
 import hashlib
@@ -65,6 +66,8 @@ class Artifact:
         draft: the version that drafts tokens, for a language model.
         rules: contents of `features.json`, for a model with column inputs.
         columns: contents of `columns.json`; None if the columns have no names.
+        profile: digest of the serving profile with these settings; empty for those of the pipeline
+            file.
     """
 
     files: Mapping[str, Path]
@@ -76,6 +79,7 @@ class Artifact:
     draft: Draft | None = None
     rules: str | None = None
     columns: str | None = None
+    profile: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -147,7 +151,26 @@ def read_version(folder: Path) -> Artifact:
         draft=draft,
         rules=rules,
         columns=columns,
+        profile=str(card.get("profile", "")),
     )
+
+
+def rewrite_card(folder: Path, artifact: Artifact, work: Path) -> None:
+    """Replace the settings of a version in its folder, whose files stay.
+
+    Args:
+        folder: the version's folder.
+        artifact: the version, with the new settings.
+        work: an empty folder on the same filesystem.
+
+    Raises:
+        WorkError: `version.json` is missing or damaged.
+    """
+    card = _read_card(folder)
+    new = {**card, "serving": artifact.serving.model_dump(), "profile": artifact.profile}
+    (work / CARD).write_text(json.dumps(new, indent=1))
+    (work / CARD).chmod(0o440)
+    (work / CARD).replace(folder / CARD)
 
 
 def digest_in(folder: Path) -> str:
@@ -281,6 +304,7 @@ def _card(artifact: Artifact, digests: Mapping[str, str]) -> str:
         "files": dict(digests),
         "labels": artifact.labels,
         "serving": artifact.serving.model_dump(),
+        "profile": artifact.profile,
         "tokenizer": _text_digest(artifact.tokenizer),
         "rules": _text_digest(artifact.rules),
         "columns": _text_digest(artifact.columns),

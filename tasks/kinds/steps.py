@@ -508,8 +508,8 @@ class KindSteps(Protocol):
         """
         ...
 
-    def load_request(self, package: Package) -> Mapping[str, Any]:
-        """Return a request for a load generator.
+    def load_rows(self, package: Package) -> Mapping[str, Any]:
+        """Return rows for a load generator, by input; a request has one or more of them.
 
         Raises:
             InputError: the model streams its answers.

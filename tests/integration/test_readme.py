@@ -35,6 +35,7 @@ pytestmark = pytest.mark.timeout(900)
 TRAINS = "trains for minutes; other tests train smaller models of the same family"
 NOT_HERE = "the model of the page is not in this home"
 SERVERS = "needs servers of its own; tests/chaos and test_attacks_mlflow.py have them"
+GOAL = "--set serving.slo.p99_ms=20 --set serving.slo.rate=200"
 NOT_RUN = {
     "millrace run examples/text.yaml": TRAINS,
     "millrace run examples/code_lm.yaml": TRAINS,
@@ -46,6 +47,7 @@ NOT_RUN = {
     "millrace predict customers --rows -": NOT_HERE,
     "millrace score nightly-digits.yaml --input rows/today.parquet --date 2026-11-23": NOT_HERE,
     "millrace lineage digits --row 0f3a5c": NOT_HERE,
+    f"millrace profile examples/digits.yaml {GOAL}": "it takes two minutes; test_profile.py",
     "millrace score examples/digits.yaml": "`make demo` has scored it",
     "millrace compare digits/1 digits/2": "this home has one version; test_compare_versions.py",
     "millrace compare digits/2 --by target": "this home has one version",

@@ -322,7 +322,7 @@ def test_the_settings_page_has_every_variable() -> None:
 
 def test_the_pipeline_page_has_every_key_with_its_default() -> None:
     page = (ROOT / "docs/pipeline-file.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*?) \|", page, flags=re.M))
+    rows = dict(re.findall(r"^\| `([a-z0-9_.]+)` \| (.*?) \|", page, flags=re.M))
     known = dict(_leaves(Pipeline, ""))
     assert set(rows) == set(known) - {"name"}
     for key, cell in rows.items():

@@ -8,7 +8,7 @@ from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
-from millrace.models.config.model_kind import ModelKind, is_set, require_extras
+from millrace.models.config.model_kind import ModelKind, is_set, require_extras, slo_misfits
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family_params import require_known_params
@@ -64,7 +64,7 @@ class GraphKind(ModelKind):
         "certify": f"{HERE}.graph_certify:certify_graph",
         "measure_speed": f"{HERE}.graph_certify:measure_graph_speed",
         "predict": f"{HERE}.graph_predict:predict_rows",
-        "load_request": f"{HERE}.graph_predict:golden_row",
+        "load_rows": f"{HERE}.graph_predict:golden_rows",
         "batch_job": f"{HERE}.graph_batch:row_job",
         "with_bins": f"{HERE}.graph_batch:with_row_bins",
         "live_sample": f"{HERE}.graph_batch:sample_size",
@@ -129,6 +129,7 @@ class GraphKind(ModelKind):
         """Yield a message for each key that only language or text models support."""
         if is_model_uri(getattr(parts["model"], "pretrained", None)):
             yield f"model.pretrained: a registered version is not supported for the family {family}"
+        yield from slo_misfits(family, parts["serving"], is_streamed=False)
         if family in WITHOUT_TOKENS and is_set(parts["batch"], "max_num_batched_tokens"):
             yield (
                 f"batch.max_num_batched_tokens is not supported for the family {family}, whose "

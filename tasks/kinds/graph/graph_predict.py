@@ -115,10 +115,9 @@ def split_request(request: Mapping[str, Array], rows: int) -> Iterator[Mapping[s
         yield {name: array[start : start + rows] for name, array in request.items()}
 
 
-def golden_row(package: Package) -> dict[str, Array]:
-    """Return one golden row as a request."""
-    golden = graph_files(package).golden_request()
-    return {name: rows[:1] for name, rows in golden.items()}
+def golden_rows(package: Package) -> dict[str, Array]:
+    """Return the golden rows as a client sends them, by input."""
+    return graph_files(package).golden_request()
 
 
 def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
 from millrace.models.config.language_spec import DEFAULT_VARIANTS
-from millrace.models.config.model_kind import ModelKind, require_extras
+from millrace.models.config.model_kind import ModelKind, require_extras, slo_misfits
 from millrace.models.config.training_spec import ModelSpec
 
 HERE = "millrace.tasks.kinds.language"
@@ -60,7 +60,7 @@ class LanguageKind(ModelKind):
         "certify": f"{HERE}.language_certify:certify_language",
         "measure_speed": f"{HERE}.language_certify:measure_language_speed",
         "predict": f"{HERE}.language_predict:predict_text",
-        "load_request": f"{HERE}.language_predict:refuse_load",
+        "load_rows": f"{HERE}.language_predict:refuse_load",
         "batch_job": f"{HERE}.language_batch:prompt_job",
         "with_bins": f"{HERE}.language_batch:with_prompt_bins",
         "live_sample": f"{HERE}.language_batch:sample_prompts",
@@ -110,7 +110,8 @@ class LanguageKind(ModelKind):
         require_extras(spec.family, "language", "text")
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-        """Yield a message for an optimizer that does not support how workers share the model."""
+        """Yield a message for a goal or an optimizer that does not suit the model."""
+        yield from slo_misfits(family, parts["serving"], is_streamed=True)
         training = parts["training"]
         sharded = getattr(training, "parallel", "") != "ddp"
         if getattr(training, "optimizer", "") == "muon" and sharded:

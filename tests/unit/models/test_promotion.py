@@ -153,3 +153,19 @@ def test_gates_come_before_what_a_release_requires() -> None:
         requirement="its accuracy",
     )
     assert found.reason == "it did not pass its gates: it is too large"
+
+
+@pytest.mark.parametrize(
+    ("required", "unproved", "words"),
+    [
+        (True, "it has no serving profile", "it has no serving profile: run `millrace profile"),
+        (True, "", None),
+        (False, "it has no serving profile", None),
+    ],
+)
+def test_a_goal_that_is_not_proved_is_refused_where_a_proof_is_required(
+    required: bool, unproved: str, words: str | None
+) -> None:
+    credentials = Credentials(True, 0.9, "accuracy", "ann", {}, unproved=unproved)
+    found = refusal(RequireSpec(slo=required), credentials, None)
+    assert found is None if words is None else found is not None and words in found

@@ -517,3 +517,30 @@ def test_a_model_without_named_columns_or_without_champion_has_no_front_step() -
     known = replace(state(("live", 2)), alias_removed=unwanted)
     gone = replace(found, states={"m": known}, desired_versions={}, now=BEGAN.timestamp() + 61)
     assert plan(gone) == (StopFront("m", A), Unload("m", A, 2))
+
+
+def profiled(wanted: str | None, staged: str, served: str) -> ClusterState:
+    """Return a cluster where version 2 is live, and which profiles it should and does have."""
+    known = state(("live", 2))
+    found = cluster(2, ready("m", 2), known=known, tags=settled(2, known))
+    return replace(
+        found,
+        desired_versions={"m": replace(desired(2), profile=wanted)},
+        profiles={"m": staged},
+        replicas=tuple(replace(each, profiles={"m": served}) for each in found.replicas),
+    )
+
+
+def test_a_serving_profile_of_the_live_version_is_staged_and_then_served() -> None:
+    assert plan(profiled("new", "", "")) == (Stage("m", 2),)
+    assert plan(profiled("new", "new", "")) == (Switch("m", 2, A, previous=2),)
+    assert plan(profiled("new", "new", "new")) == ()
+
+
+def test_without_its_profile_a_version_gets_the_settings_of_its_pipeline_file_again() -> None:
+    assert plan(profiled("", "old", "old")) == (Stage("m", 2),)
+    assert plan(profiled("", "", "old")) == (Switch("m", 2, A, previous=2),)
+
+
+def test_where_the_profile_is_not_known_nothing_is_reloaded() -> None:
+    assert plan(profiled(None, "old", "old")) == ()

@@ -165,3 +165,17 @@ def test_a_file_cannot_leave_the_folder_of_its_version(tmp_path, name) -> None:
     (tmp_path / "m").write_text("m")
     with pytest.raises(InputError, match="cannot have this name"):
         write_version(tmp_path / "1", Artifact({name: tmp_path / "m"}, "0" * 64))
+
+
+def test_a_staged_version_gets_the_settings_of_its_serving_profile(repository, tmp_path) -> None:
+    artifact = linear(tmp_path / "m.onnx")
+    repository.stage("m", 7, artifact)
+    repository.link("m", 7, "m.trial", 1)
+    serving = ServingSpec(max_batch_size=8, instance_count=2)
+    assert not repository.stage("m", 7, replace(artifact, serving=serving, profile="d"))
+    staged = repository.artifact("m", 7)
+    assert (staged.serving, staged.profile) == (serving, "d")
+    assert repository.is_whole("m", 7)
+    assert repository.artifact("m.trial", 1).serving == ServingSpec()
+    repository.stage("m", 7, artifact)
+    assert repository.artifact("m", 7).serving == ServingSpec()

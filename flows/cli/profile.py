@@ -1,0 +1,90 @@
+"""`millrace profile`: finds the serving configuration for a latency goal, and proves it."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.flows import console
+from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
+
+if TYPE_CHECKING:
+    from millrace.tasks.profile import Profiled
+
+SHOWN = 8
+"""How many configurations are printed."""
+
+
+def profile(
+    file: PipelineFile,
+    version: Annotated[
+        int | None,
+        typer.Option(min=1, help="The version's number; the challenger if left out."),
+    ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Measure again what was measured in the last day.")
+    ] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the serving configuration that meets serving.slo, prove it, and store it."""
+    chosen = prepare(file, overrides)
+    with console.reserve_stdout():
+        from millrace.models.config.pipeline_file import load_pipeline
+        from millrace.tasks.profile import profile_version
+
+        pipeline = load_pipeline(file, overrides or ())
+        found = profile_version(pipeline, chosen.installation(), version, anew)
+    if as_json:
+        console.print_json(found.as_json())
+    else:
+        _show(found)
+    if not found.profile.is_proved:
+        raise typer.Exit(1)
+
+
+def _show(found: "Profiled") -> None:
+    from millrace.tasks.profile import describe
+
+    profile = found.profile
+    print_note = partial(console.print_hint, label="note")
+    title = f"{profile.model} version {profile.version}, on {profile.machine}"
+    bound = f"{profile.goal.p99_ms:g} ms"
+    head = ("instances × threads", "batch", "delay µs", f"requests/s in {bound}", "p99 ms")
+    rows = [describe(each) for each in found.found.considered[:SHOWN]]
+    console.print_table(title, head, rows)
+    print_note(f"p99 is expected, at {profile.goal.rate:g} requests/s; ~: expected, not measured")
+    report(f"goal {profile.summary()}")
+    for each in profile.proofs:
+        report(
+            f"  {each.bound}: {each.over:,} of {each.requests:,} requests took longer, and "
+            f"{max(each.allowed, 0):,} may have for {profile.confidence:.0%} confidence"
+        )
+    gain = profile.capacity / found.found.current.measured if found.found.current.measured else None
+    more = f", {gain:.2f} times the pipeline file's" if gain is not None else ""
+    report(f"  most within the bound: {profile.capacity:,.0f} requests/s{more}")
+    report(
+        f"  the load generator used {profile.client.core_share:.0%} of a core and was at most "
+        f"{profile.client.lateness_p99_ms:.2g} ms late (p99)"
+    )
+    if profile.is_proved:
+        console.print_hint("`millrace release` serves the version with this configuration")
+        return
+    for line in explain(found):
+        console.print_hint(line)
+
+
+def explain(found: "Profiled") -> list[str]:
+    """Return what is missing to the goal, and the nearest goals that can be met."""
+    profile, chosen = found.profile, found.found.chosen
+    proof = profile.proofs[0]
+    lines = []
+    if proof.p99_ms is not None and proof.p99_ms > proof.bound_ms:
+        ratio = proof.p99_ms / proof.bound_ms
+        lines.append(
+            f"p99 is {ratio:.2f} times the bound; at this rate set serving.slo.p99_ms to "
+            f"{1.2 * proof.p99_ms:.3g}"
+        )
+    if chosen.measured and chosen.measured < profile.rate:
+        lines.append(f"or at this bound set serving.slo.rate to {0.9 * chosen.measured:.3g}")
+    return lines or ["more requests are needed to prove it: run the command again"]

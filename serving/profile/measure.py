@@ -1,0 +1,309 @@
+"""Measure a version on a Triton of its own: single batches, and open loops at a rate."""
+
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
+from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.model_config import latest, loaded_anew
+from millrace.serving.triton.open_loop import OpenLoop, SentLoad, encode_request
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.request_trace import Traced, read_trace, trace_flags
+from millrace.serving.triton.version_config import config_of
+from millrace.serving.triton.version_folder import Artifact
+
+MODEL = "profiled"
+VERSION = 1
+DIFFERENT_REQUESTS = 64
+"""How many requests of a size are made before a run; more would need memory and show no more."""
+WARM_UP = 20
+BURSTS = (1, 2, 4, 8, 16, 32, 64)
+"""Rows of the batches that are measured on an idle machine."""
+BURST_SECONDS, FEWEST_BURSTS, MOST_BURSTS = 0.6, 8, 40
+LONGEST_BURSTS = 4.0
+BURST_DELAY = 20_000
+"""Queue delay in microseconds by which the requests of a burst become one batch."""
+LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.5, 100, 4000
+LONGEST_LEVEL = 10.0
+"""Seconds after which even the fewest requests are not waited for."""
+FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
+"""The first rate as a share of what single requests reach, one after the other; each further rate
+is so many times as high."""
+SATURATED = 8.0
+"""No higher rate is measured where the median latency is so many times that of a single request."""
+LARGEST_BATCH = 64
+TRACE = "trace.json"
+
+
+@dataclass
+class ProfiledModel:
+    """A version on a Triton that nothing else uses.
+
+    Attributes:
+        client: the server.
+        repository: its models.
+        artifact: the version.
+        rows: rows to send, by input.
+        loop: sends requests.
+    """
+
+    client: TritonClient
+    repository: Repository
+    artifact: Artifact
+    rows: Mapping[str, Array]
+    loop: OpenLoop
+    sent: list[tuple[SentLoad, NDArray[np.int64]]] = field(default_factory=list)
+    """What was sent, with the rows of each request."""
+    _requests: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def load(self, serving: ServingSpec) -> None:
+        """Serve the version with these settings.
+
+        Raises:
+            WorkError: Triton refuses them.
+        """
+        artifact = replace(self.artifact, serving=serving)
+        config = config_of(MODEL, artifact, version_policy=latest(), parameters=loaded_anew())
+        self.repository.write_config(config, artifact.labels)
+        self.client.load(MODEL)
+
+    def send(self, due: NDArray[np.float64], rows: NDArray[np.int64], **looks: object) -> SentLoad:
+        """Send requests of so many rows when they are due; see `OpenLoop.send`."""
+        encoded = [self._request(int(each), number) for number, each in enumerate(rows)]
+        load = self.loop.send(due, encoded, **looks)  # type: ignore[arg-type]
+        self.sent.append((load, rows[: len(load.due)]))
+        return load
+
+    def _request(self, rows: int, number: int) -> bytes:
+        if rows not in self._requests:
+            many = len(next(iter(self.rows.values())))
+            places = np.arange(rows)[None] + np.arange(min(many, DIFFERENT_REQUESTS))[:, None]
+            self._requests[rows] = [
+                encode_request(MODEL, {k: v[each % many] for k, v in self.rows.items()})
+                for each in places
+            ]
+        return self._requests[rows][number % len(self._requests[rows])]
+
+
+@contextmanager
+def profiled_model(
+    artifact: Artifact, rows: Mapping[str, Array], flags: Sequence[str] = ()
+) -> Iterator[ProfiledModel]:
+    """Run a Triton of its own with a version, which `load` has still to load.
+
+    Args:
+        artifact: the version.
+        rows: rows to send, by input.
+        flags: more of Triton's arguments.
+    """
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-profile-")))
+        installation = Installation(home, "", "").prepared()
+        repository = Repository(installation.model_repository, installation.staging)
+        repository.stage(MODEL, VERSION, artifact)
+        endpoint = _free_endpoint()
+        client = stack.enter_context(
+            server.running(installation, endpoint, guarded=False, flags=flags)
+        )
+        loop = stack.enter_context(OpenLoop(endpoint))
+        staged = repository.artifact(MODEL, VERSION)
+        yield ProfiledModel(client, repository, staged, rows, loop)
+
+
+def _free_endpoint() -> Endpoint:
+    """Return an address for a server of this process, with ports that nothing uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return Endpoint("127.0.0.1", *(each.getsockname()[1] for each in sockets))
+
+
+def measure_times(
+    artifact: Artifact,
+    rows: Mapping[str, Array],
+    serving: ServingSpec,
+    setup: Setup,
+    sizes: Mapping[int, float],
+    largest_batch: int = LARGEST_BATCH,
+) -> ServiceTimes:
+    """Measure how long batches take with a number of instances and threads.
+
+    Batches of each size are made by bursts: the first requests keep all instances busy, so that the
+    others become one batch. Between them, requests of independent clients show what a single
+    request takes beside.
+
+    Args:
+        artifact: the version.
+        rows: rows to send, by input.
+        serving: its settings, of which instances, threads and batching are replaced.
+        setup: instances and threads.
+        sizes: rows of a request, and how often each occurs.
+        largest_batch: most rows of a batch; 0 if Triton does not batch the model's requests.
+
+    Raises:
+        WorkError: the model does not answer, or the trace is not whole.
+    """
+    sender = _Sender(setup, sizes, max(largest_batch, *sizes))
+    with tempfile.TemporaryDirectory(prefix="millrace-trace-") as folder:
+        file = Path(folder, TRACE)
+        with profiled_model(artifact, rows, trace_flags(file)) as model:
+            sender.send_bursts(model, serving)
+            sender.send_levels(model, serving)
+        traced = read_trace(file.read_text()).get(MODEL)
+    return service_times(model.sent, traced, sender.bursts)
+
+
+class _Sender:
+    """Sends what shows the times of one setup.
+
+    Attributes:
+        bursts: how many of the runs are bursts, which come first.
+    """
+
+    def __init__(self, setup: Setup, sizes: Mapping[int, float], largest: int) -> None:
+        self.setup, self.sizes, self.largest = setup, sizes, largest
+        self.bursts = 0
+        self._alone = 0.0
+        self._drawn = np.random.default_rng(0)
+
+    def send_bursts(self, model: ProfiledModel, serving: ServingSpec) -> None:
+        """Send requests together, so that each burst is one batch."""
+        delayed = BatchConfiguration(self.setup, self.largest, BURST_DELAY)
+        model.load(serving.model_copy(update=delayed.settings))
+        biggest = np.full(1, max(self.sizes))
+        for _ in range(WARM_UP * self.setup.instances):
+            _answer_seconds(model, biggest)
+        before = len(model.sent)
+        for rows in sorted({min(rows, self.largest) for rows in BURSTS}):
+            spent, count = 0.0, 0
+            while spent < LONGEST_BURSTS and (
+                count < FEWEST_BURSTS or (spent < BURST_SECONDS and count < MOST_BURSTS)
+            ):
+                spent += _answer_seconds(model, self._draw_rows(rows))
+                count += 1
+        self.bursts = len(model.sent) - before
+        del model.sent[:before]
+
+    def send_levels(self, model: ProfiledModel, serving: ServingSpec) -> None:
+        """Send requests of independent clients, at higher and higher rates."""
+        configuration = BatchConfiguration(self.setup, self.largest)
+        model.load(serving.model_copy(update=configuration.settings))
+        biggest = np.full(1, max(self.sizes))
+        alone = float(np.median([_answer_seconds(model, biggest) for _ in range(WARM_UP)]))
+        rate = FIRST_LOAD / alone
+        for _ in range(MOST_LEVELS):
+            many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
+            many = min(many, max(1, int(rate * LONGEST_LEVEL)))
+            due = np.cumsum(self._drawn.exponential(1 / rate, many))
+            load = model.send(due, draw_sizes(self.sizes, many, self._drawn))
+            if load.errors or np.median(load.latency) > SATURATED * alone:
+                break
+            rate *= STEP
+
+    def _draw_rows(self, most: int) -> NDArray[np.int64]:
+        """Draw requests that have about so many rows together, and at least one request."""
+        drawn = draw_sizes(self.sizes, most, self._drawn)
+        return drawn[: max(1, int((np.cumsum(drawn) <= most).sum()))]
+
+
+def _answer_seconds(model: ProfiledModel, rows: NDArray[np.int64]) -> float:
+    """Send requests at once, and return the seconds until the last answer.
+
+    Raises:
+        WorkError: a request was not answered.
+    """
+    load = model.send(np.zeros(len(rows)), rows)
+    if load.errors:
+        raise WorkError(
+            "the model did not answer on the Triton of its profile", seen=dict(load.errors)
+        )
+    return float(load.ended.max())
+
+
+def service_times(
+    sent: Sequence[tuple[SentLoad, NDArray[np.int64]]], traced: Traced | None, bursts: int
+) -> ServiceTimes:
+    """Return the times of batches from what was sent, and what Triton traced.
+
+    Args:
+        sent: the runs in their order, with the rows of each request.
+        traced: what Triton traced; the last of its requests are those that were sent.
+        bursts: how many of the runs are bursts on an idle machine; they come first.
+
+    Raises:
+        WorkError: Triton did not trace all requests.
+    """
+    many = sum(len(rows) for _, rows in sent)
+    seen = 0 if traced is None else len(traced.received)
+    if traced is None or seen < many:
+        raise WorkError(
+            "Triton's trace does not have all requests that were sent",
+            seen=f"{seen:,} requests",
+            valid=f"{many:,}",
+            hint="run the command again",
+        )
+    runs: list[_Run] = []
+    end = seen - many
+    for load, rows in sent:
+        start, end = end, end + len(rows)
+        runs.append(_Run(load, rows.astype(np.float64), traced.part(start, end)))
+    sizes, seconds = _idle_times(runs[:bursts])
+    idle = ServiceTimes(sizes, seconds, ())
+    return replace(idle, levels=tuple(_level(run, idle) for run in runs[bursts:] if run.is_open))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of requests, as they were sent and as Triton traced them."""
+
+    load: SentLoad
+    rows: NDArray[np.float64]
+    traced: Traced
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests came at a rate, and not at once."""
+        return bool(self.load.due[-1] > 0)
+
+    def batches(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Return the rows and seconds of each batch, and the instances busy at its start."""
+        starts, members = np.unique(self.traced.started, return_inverse=True)
+        ends = np.zeros(len(starts))
+        np.maximum.at(ends, members, self.traced.ended)
+        # `starts` ascends: of the earlier batches, those are busy that have not ended.
+        busy = [1 + int((ends[:number] > start).sum()) for number, start in enumerate(starts)]
+        rows = np.bincount(members, weights=self.rows).astype(np.float64)
+        return rows, np.asarray(ends - starts, np.float64), np.array(busy, np.int64)
+
+
+def _idle_times(runs: Sequence[_Run]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return batch sizes and their median seconds, from the bursts that became one batch."""
+    found: dict[float, list[float]] = {}
+    for run in runs:
+        rows, seconds, _ = run.batches()
+        if len(rows) == 1:
+            found.setdefault(float(rows[0]), []).append(float(seconds[0]))
+    sizes = tuple(sorted(found))
+    return sizes, tuple(float(np.median(found[size])) for size in sizes)
+
+
+def _level(run: _Run, idle: ServiceTimes) -> Level:
+    rows, seconds, busy = run.batches()
+    alone = np.array([idle.idle_seconds(each) for each in rows])
+    overhead = run.load.latency - (run.traced.ended - run.traced.queued)
+    rate = len(run.load.due) / float(run.load.due[-1])
+    return Level(rate, rows, seconds / alone, busy, overhead)

@@ -1,0 +1,292 @@
+"""Profile a version: find its serving configuration for a goal, prove it, and store it."""
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.hardware import Machine, measure_other_load, this_machine
+from millrace.models.common.installation import Installation
+from millrace.models.common.private_files import replace_private
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.slo_spec import SloSpec
+from millrace.models.registry.mlflow_registry import Registry, registry_of
+from millrace.models.registry.serving_profiles import FILE, store_profile
+from millrace.models.registry.tracking import TrackedRun, tracked_run
+from millrace.models.registry.version_files import CANDIDATE_TAG, CHALLENGER, ModelVersion
+from millrace.serving.profile.engine import engine_of
+from millrace.serving.profile.profiler import Considered, Found, Profiler
+from millrace.serving.profile.record import Configuration, ServingProfile
+from millrace.serving.profile.search import Setup
+from millrace.serving.profile.service_times import ServiceTimes
+from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.progress import log
+from millrace.tasks.release import has_failed
+from millrace.tasks.reports.drawing import drawing_process
+from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
+from millrace.tasks.run_names import code_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER = "profiles"
+KEPT_SECONDS = 24 * 3600.0
+"""How long measurements are used again: a machine changes."""
+BUSY = 0.1
+"""Share of the cores in use by others from which a profile warns."""
+GOAL = "serving: {slo: {p99_ms: 20, rate: 200}}"
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What `millrace profile` found.
+
+    Attributes:
+        profile: the profile, as it was stored.
+        found: all configurations, and the measurements.
+        run_id: the MLflow run with the measurements.
+    """
+
+    profile: ServingProfile
+    found: Found
+    run_id: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {
+            "profile": self.profile.model_dump(),
+            "is_proved": self.profile.is_proved,
+            "run_id": self.run_id,
+            "configurations": [
+                {
+                    **each.configuration.settings,
+                    "capacity": each.measured if each.measured is not None else each.predicted,
+                    "is_measured": each.measured is not None,
+                    "p99_ms": each.at_goal.p99_ms,
+                }
+                for each in self.found.considered
+            ],
+        }
+
+
+def profile_version(
+    pipeline: Pipeline, installation: Installation, number: int | None = None, anew: bool = False
+) -> Profiled:
+    """Find the serving configuration of a version for the goal of a pipeline, and store it.
+
+    Args:
+        pipeline: the pipeline, with `serving.slo`.
+        installation: where the registry is.
+        number: the version's number; None for the challenger, or else the newest that passed.
+        anew: whether to measure again what was measured before.
+
+    Raises:
+        InputError: there is no goal, or no such version.
+        TransientError: MLflow does not answer.
+        WorkError: the model does not answer.
+    """
+    goal = pipeline.serving.slo
+    if goal is None:
+        raise InputError(
+            "there is no latency goal to profile for",
+            seen="no serving.slo in the pipeline file",
+            valid=f"the largest p99 and the requests per second, such as {GOAL}",
+            hint="add it to the file, or give it with --set serving.slo.p99_ms=20 "
+            "--set serving.slo.rate=200",
+        )
+    if max(goal.rows) > pipeline.serving.max_batch_size:
+        raise InputError(
+            "the goal has larger requests than the server takes",
+            seen=f"serving.slo.rows: {max(goal.rows)} rows",
+            valid=f"at most serving.max_batch_size, {pipeline.serving.max_batch_size}",
+            hint="set serving.max_batch_size to the largest request, or smaller rows",
+        )
+    registry = registry_of(installation, pipeline)
+    version = find_version(registry, pipeline.name, number)
+    package = registry.fetch(version)
+    steps = steps_of(version.kind)
+    rows = steps.load_rows(package)
+    artifact = steps.evidence(package, installation).artifact()
+    machine, engine = this_machine(), engine_of(artifact)
+    _warn_if_busy()
+    kept = KeptTimes(installation, version, machine, engine, goal, anew=anew)
+    tags = code_version(pipeline.folder)
+    with tracked_run(installation, pipeline.name, tags, system_metrics=False) as run:
+        run.rename(f"profile {version.title}")
+        run.log_params({"version": version.version, **_flat(goal)})
+        found = Profiler(
+            artifact=artifact,
+            rows=rows,
+            goal=goal,
+            cores=machine.cores,
+            measured=kept.read,
+            keep=partial(kept.write, run),
+            say=log.info,
+        ).run()
+        profile = make_profile(version, goal, found, machine, engine)
+        _log(run, profile, found)
+        store_profile(registry, version, profile.to_json(), profile.summary())
+    return Profiled(profile, found, run.run_id)
+
+
+def find_version(registry: Registry, model: str, number: int | None) -> ModelVersion:
+    """Return the version to profile: the given one, the challenger, or the newest that passed.
+
+    Raises:
+        InputError: there is none.
+        TransientError: MLflow does not answer.
+    """
+    if number is not None:
+        return registry.version(model, number)
+    challenger = registry.by_alias(model, CHALLENGER)
+    if challenger is not None:
+        return challenger
+    passed = (each for each in registry.newest_versions(model) if not has_failed(each.tags))
+    found = next(passed, None)
+    if found is None:
+        raise InputError(
+            f"there is no version of {model} to profile",
+            valid="a version that passed its gates",
+            hint="train one: millrace run FILE; or name another one with --version",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class KeptTimes:
+    """What was measured of a version, so that an interrupted profile goes on where it was.
+
+    Attributes:
+        installation: has the folder.
+        version: the version.
+        machine: the machine.
+        engine: what computes the version.
+        goal: the goal, whose sizes of requests matter.
+        anew: whether nothing that was measured before counts.
+    """
+
+    installation: Installation
+    version: ModelVersion
+    machine: Machine
+    engine: str
+    goal: SloSpec
+    anew: bool = False
+
+    def read(self, setup: Setup) -> ServiceTimes | None:
+        """Return what was measured in the last day; None if nothing was, or it is damaged."""
+        file = self._file(setup)
+        try:
+            if self.anew or time.time() - file.stat().st_mtime > KEPT_SECONDS:
+                return None
+            return ServiceTimes.from_json(json.loads(file.read_text()))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, run: TrackedRun, setup: Setup, times: ServiceTimes) -> None:
+        """Keep what was measured, here and in the MLflow run."""
+        text = json.dumps(times.to_json())
+        file = self._file(setup)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_private(file, text)
+        run.log_text(text, f"profile/{_file_name(setup)}")
+
+    def _file(self, setup: Setup) -> Path:
+        facts = (self.machine.kind, self.machine.cores, self.engine, dict(self.goal.rows))
+        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+        name = f"{self.version.model}-{self.version.version}-{self.version.digest[:12]}-{key}"
+        return self.installation.home / FOLDER / name / _file_name(setup)
+
+
+def _file_name(setup: Setup) -> str:
+    return f"times-{setup.instances}x{setup.threads}.json"
+
+
+def make_profile(
+    version: ModelVersion, goal: SloSpec, found: Found, machine: Machine, engine: str
+) -> ServingProfile:
+    """Return the profile of a version to store."""
+    return ServingProfile(
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        variant=version.tags.get(CANDIDATE_TAG, ""),
+        goal=goal,
+        configuration=Configuration(settings=found.chosen.configuration.settings),
+        rate=found.rate,
+        capacity=found.chosen.measured or 0.0,
+        confidence=found.schedule.confidence,
+        proofs=(found.proof,),
+        client=found.client,
+        machine=str(machine),
+        machine_kind=machine.kind,
+        cores=machine.cores,
+        engine=engine,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def points_of(found: Found) -> list[ProfilePoint]:
+    """Return the configurations as points of the picture."""
+    return [
+        ProfilePoint(
+            str(each.configuration),
+            each.measured if each.measured is not None else each.predicted,
+            each.at_goal.p99_ms,
+            is_measured=each.measured is not None,
+            is_chosen=each.configuration == found.chosen.configuration,
+            is_current=each.configuration == found.current.configuration,
+        )
+        for each in found.considered
+        if each.measured is not None or each.predicted > 0
+    ]
+
+
+def _log(run: TrackedRun, profile: ServingProfile, found: Found) -> None:
+    proof = profile.proofs[0]
+    metrics = {
+        "capacity": profile.capacity,
+        "capacity_of_pipeline_file": found.current.measured,
+        "p99_ms": proof.p99_ms,
+        "p50_ms": proof.p50_ms,
+    }
+    run.log_metrics({name: value for name, value in metrics.items() if value is not None})
+    bound = profile.goal.p99_ms or 0.0
+    with drawing_process() as drawing:
+        drawing.begin({})
+        figure = partial(profile_figure, points_of(found), profile.goal.rate, bound)
+        drawing.add({"profile.png": figure})
+        run.log_report({FILE: profile.to_json()}, drawing.pictures())
+    run.describe(f"{profile.summary()}. Served with: {profile.configuration}.")
+
+
+def _flat(goal: SloSpec) -> "Mapping[str, object]":
+    return {f"slo.{key}": value for key, value in goal.model_dump().items() if value is not None}
+
+
+def _warn_if_busy() -> None:
+    load = measure_other_load()
+    if load > BUSY:
+        log.warning(
+            "other programs use %.0f%% of the cores, so what is measured is slower than it could "
+            "be",
+            100 * load,
+        )
+
+
+def describe(considered: Considered) -> tuple[str, ...]:
+    """Return a configuration, its capacity and its p99 at the goal's rate, for a table."""
+    made = considered.configuration
+    is_real = considered.measured is not None
+    most = considered.measured if is_real else considered.predicted
+    return (
+        f"{made.setup.instances} × {made.setup.threads}",
+        str(made.max_batch_size),
+        str(made.delay),
+        f"{'' if is_real else '~'}{most:,.0f}",
+        f"{considered.at_goal.p99_ms:.3g}",
+    )

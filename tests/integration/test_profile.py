@@ -1,0 +1,185 @@
+"""A serving profile on a real Triton and a real registry: found, proved, required, served."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from millrace.models.common.installation import Endpoint
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.inference.features import FEATURES
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.serving_profiles import FILE, GOAL_TAG, store_profile
+from millrace.serving.profile import measure, profiler, search
+from millrace.serving.profile.proof import schedule_for
+from millrace.serving.profile.record import Configuration, ServingProfile
+from millrace.serving.release.outcome import raise_first_error
+from millrace.serving.triton.open_loop import OpenLoop, encode_request
+from millrace.serving.triton.version_config import PROFILE
+from millrace.tasks.profile import Profiled, profile_version
+from tests.integration.asked import Asking, Line
+from tests.integration.planted import GOLDEN, Planted, busy, good, ingest_rows, plant
+from tests.integration.ports import free_ports
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+SHORT: dict[Any, dict[str, object]] = {
+    search: {"BATCH_SIZES": (1, 16), "DELAYS": (0,)},
+    measure: {"BURSTS": (1, 4, 16), "BURST_SECONDS": 0.1, "LEVEL_SECONDS": 0.4, "MOST_LEVELS": 3},
+    profiler: {
+        "PROBE_SECONDS": 0.3,
+        "FEWEST_PROBED": 100,
+        "LONGEST_PROBE": 0.5,
+        "PROBES": 4,
+        "SHORTLIST": 1,
+        "setups": lambda cores: [search.Setup(1, 1)],
+        # Less confidence takes fewer requests; what it must be is in the unit tests.
+        "schedule_for": partial(schedule_for, confidence=0.5),
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        for module, values in SHORT.items():
+            for name, value in values.items():
+                patched.setattr(module, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fast(line: Line) -> tuple[Planted, Profiled]:
+    """Return a version, and its profile; the release without a profile was refused."""
+    version = planted(line, "fast", p99_ms=5000, rate=300)
+    assert "it has no serving profile: run `millrace profile FILE`" in refusal(line, "fast")
+    return version, profiled(line, version)
+
+
+def planted(line: Line, name: str, p99_ms: float, rate: float, slow: bool = False) -> Planted:
+    """Register a version whose release needs a proof of its goal, and make it champion."""
+    ingest_rows(line.installation, name)
+    pipeline = {
+        "serving": {"slo": {"p99_ms": p99_ms, "rate": rate}},
+        "promotion": {"require": {"slo": True}},
+    }
+    made = busy(400, 10, depends=False) if slow else good()
+    found = plant(line.installation, name, replace(made, pipeline=pipeline))
+    line.promote(found)
+    return found
+
+
+def profiled(line: Line, version: Planted, anew: bool = False) -> Profiled:
+    pipeline = load_pipeline(version.folder / "extra_files/pipeline.yaml")
+    return profile_version(pipeline, line.installation, version.number, anew)
+
+
+def refusal(line: Line, name: str) -> str:
+    (outcome,) = line.release_again(name)
+    assert outcome.error is not None
+    return f"{outcome.error.what} {outcome.error.seen}"
+
+
+def test_a_version_is_served_with_its_profile_and_not_without(
+    line: Line, fast: tuple[Planted, Profiled]
+) -> None:
+    version, found = fast
+    assert found.profile.is_proved
+    assert found.profile.capacity > 0
+    assert line.tags(version)[GOAL_TAG].startswith("met at 300 requests/s: p99 ")
+    assert (version.folder / "extra_files" / FILE).read_text() == found.profile.to_json()
+    raise_first_error(line.release_again("fast"))
+    assert line.client.live_version("fast") == version.number
+    assert line.client.parameter("fast", PROFILE) == found.profile.sha256
+    settings = found.profile.configuration.settings
+    assert f"max_batch_size: {settings['max_batch_size']}" in config_of(line, "fast")
+    assert f"count: {settings['instance_count']}" in config_of(line, "fast")
+    assert not any(each.changed for each in line.release("fast"))
+
+
+def test_a_newer_profile_is_loaded_while_requests_go_on(
+    line: Line, fast: tuple[Planted, Profiled]
+) -> None:
+    version = planted(line, "tuned", p99_ms=5000, rate=300)
+    store(line, version, fast)
+    raise_first_error(line.release_again("tuned"))
+    settings = {**fast[1].profile.configuration.settings, "max_batch_size": 3}
+    with Asking(line, "tuned", 0) as asking:
+        newer = store(line, version, fast, configuration=Configuration(settings=settings))
+        raise_first_error(line.release("tuned"))
+    assert asking.wrong == []
+    assert asking.asked > 0
+    assert line.client.parameter("tuned", PROFILE) == newer.sha256
+    assert "max_batch_size: 3" in config_of(line, "tuned")
+
+
+def test_a_profile_of_another_machine_is_refused_with_its_reason(
+    line: Line, fast: tuple[Planted, Profiled]
+) -> None:
+    version = planted(line, "moved", p99_ms=5000, rate=300)
+    store(line, version, fast, machine_kind="aarch64, sve")
+    assert "on another kind of machine: aarch64, sve" in refusal(line, "moved")
+    store(line, version, fast, engine="nvidia-pytriton 0.1")
+    assert "was made with nvidia-pytriton 0.1" in refusal(line, "moved")
+
+
+def test_a_slow_version_is_not_proved_and_not_served(line: Line) -> None:
+    version = planted(line, "slow", p99_ms=2, rate=50, slow=True)
+    found = profiled(line, version)
+    assert not found.profile.is_proved
+    (proof,) = found.profile.proofs
+    assert proof.over > proof.allowed
+    assert "its serving profile says that the goal is not met at 50" in refusal(line, "slow")
+
+
+def store(
+    line: Line, version: Planted, like: tuple[Planted, Profiled], **other: object
+) -> ServingProfile:
+    """Store the profile of another version with the same files, with some values changed."""
+    own = {"model": version.name, "version": version.number}
+    profile = like[1].profile.model_copy(update={**own, **other})
+    registry = registry_of(line.installation)
+    found = registry.version(version.name, version.number)
+    store_profile(registry, found, profile.to_json(), profile.summary())
+    return profile
+
+
+def config_of(line: Line, name: str) -> str:
+    return (line.installation.model_repository / name / "config.pbtxt").read_text()
+
+
+@pytest.fixture
+def nowhere() -> Iterator[OpenLoop]:
+    """Return a generator for a server that does not exist."""
+    with OpenLoop(Endpoint("127.0.0.1", *free_ports(3))) as loop:
+        yield loop
+
+
+def test_requests_without_an_answer_take_for_ever_and_are_counted(nowhere: OpenLoop) -> None:
+    request = encode_request("m", {FEATURES: GOLDEN[:1]})
+    load = nowhere.send(np.array([0.0, 0.01]), [request] * 2)
+    assert np.isinf(load.latency).all()
+    assert load.errors == {"UNAVAILABLE": 2}
+
+
+def test_latency_counts_from_when_a_request_was_due(line: Line) -> None:
+    version = plant(line.installation, "due", good())
+    line.promote(version)
+    raise_first_error(line.release("due"))
+    request = encode_request("due", {FEATURES: GOLDEN[:1]})
+    with OpenLoop(line.client.endpoint) as loop:
+        load = loop.send(np.array([0.0, 0.3, 0.31]), [request] * 3)
+        decided = loop.send(np.arange(50) * 0.02, [request] * 50, looks=[5], is_decided=all_fast)
+    assert (load.sent[1:] >= load.due[1:]).all()
+    assert load.ended[1] > 0.3
+    assert load.latency == pytest.approx(load.ended - load.due)
+    assert 5 <= len(decided.latency) < 50
+
+
+def all_fast(latency: np.ndarray) -> bool:
+    assert len(latency) == 5
+    return bool((latency < 10).all())

@@ -1,0 +1,217 @@
+"""How a profile gets from what the event model expects to one configuration and its proof."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.profiler import (
+    LOOKS,
+    PROBES,
+    PROOF_SECONDS,
+    Considered,
+    choose,
+    configured,
+    measure_capacity,
+    plan_proof,
+    rank,
+    shortlist,
+)
+from millrace.serving.profile.proof import schedule_for
+from millrace.serving.profile.search import BatchConfiguration, Prediction, Setup
+from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.triton.open_loop import SentLoad
+
+GOAL = SloSpec(rate=20, p99_ms=40)
+A, B, C, D = (Setup(instances, 1) for instances in (1, 2, 3, 4))
+
+
+@dataclass
+class FakeModel:
+    """Answers within the goal's bound up to a rate, but for a share of the requests."""
+
+    most: float
+    late: float = 0.0
+    lost: float = 0.0
+    sent: list[tuple[float, np.ndarray]] = field(default_factory=list)
+
+    def send(self, due: np.ndarray, rows: np.ndarray) -> SentLoad:
+        rate = len(due) / float(due[-1])
+        self.sent.append((rate, rows))
+        latency = np.full(len(due), 0.001 if rate <= self.most else 0.041)
+        latency[: int(self.late * len(due))] = 0.041
+        latency[: int(self.lost * len(due))] = np.inf
+        return SentLoad(due, due, due + latency, {}, 0.0)
+
+
+def constant(seconds: float) -> ServiceTimes:
+    one = np.ones(1)
+    level = Level(1.0, one, one, one.astype(np.int64), np.zeros(1))
+    return ServiceTimes((1.0,), (seconds,), (level,))
+
+
+def considered(
+    setup: Setup, predicted: float, size: int = 8, measured: float | None = None
+) -> Considered:
+    def at(rate: float) -> Prediction:
+        return Prediction(rate, 1.0, 2.0, 0.5, 0.5, 1.0, is_overload=False)
+
+    able = at(predicted) if predicted else None
+    return Considered(BatchConfiguration(setup, size), at(GOAL.rate), able, measured)
+
+
+def test_the_configuration_of_a_pipeline_file_is_made_of_its_settings() -> None:
+    serving = ServingSpec(
+        max_batch_size=16,
+        max_queue_delay_microseconds=500,
+        instance_count=2,
+        intra_op_thread_count=3,
+    )
+    found = configured(serving)
+    assert found == BatchConfiguration(Setup(instances=2, threads=3), 16, 500)
+    assert ServingSpec.model_validate(found.settings) == serving
+
+
+def test_what_takes_most_requests_comes_first() -> None:
+    slow, fast, two, worse = (BatchConfiguration(each, 1) for each in (A, B, C, D))
+    times = {A: constant(0.020), B: constant(0.002), C: constant(0.060), D: constant(0.090)}
+    ranked = rank([worse, slow, two, fast], times, GOAL)
+    # of those that never keep the bound, the one that is nearer to it is first
+    assert [each.configuration for each in ranked] == [fast, slow, two, worse]
+    assert ranked[0].predicted > 5 * ranked[1].predicted > 0
+    assert [each.predicted for each in ranked[2:]] == [0, 0]
+    assert {each.at_goal.rate for each in ranked} == {GOAL.rate}
+
+
+def test_one_configuration_of_each_setup_is_tried_first() -> None:
+    ranked = [
+        considered(A, 100),
+        considered(A, 95, 16),
+        considered(A, 94, 32),
+        considered(B, 90),
+        considered(B, 85, 16),
+        considered(C, 80),
+        considered(D, 75),
+    ]
+    found = shortlist(ranked, ranked[0].configuration)
+    assert found == [ranked[0], ranked[3], ranked[5]]
+
+
+def test_the_next_best_are_tried_too_where_few_setups_are_good() -> None:
+    ranked = [
+        considered(A, 100),
+        considered(A, 95, 16),
+        considered(A, 94, 32),
+        considered(B, 90),
+        considered(C, 69),
+    ]
+    found = shortlist(ranked, ranked[0].configuration)
+    assert found == [ranked[0], ranked[3], ranked[1]]
+
+
+def test_what_is_clearly_worse_is_not_tried() -> None:
+    ranked = [considered(A, 100), considered(B, 69), considered(C, 0)]
+    assert shortlist(ranked, ranked[0].configuration) == ranked[:1]
+
+
+@pytest.mark.parametrize("current", [0, 1, 2])
+def test_the_configuration_of_the_pipeline_file_is_always_tried_once(current: int) -> None:
+    ranked = [considered(A, 100), considered(B, 50), considered(C, 0)]
+    found = shortlist(ranked, ranked[current].configuration)
+    assert found == [ranked[0], *([ranked[current]] if current else [])]
+
+
+def test_something_is_tried_where_nothing_is_expected_to_keep_the_bound() -> None:
+    ranked = [considered(each, 0) for each in (A, B, C, D)]
+    assert shortlist(ranked, ranked[3].configuration) == ranked
+
+
+@pytest.mark.parametrize(
+    ("present", "other", "is_other"),
+    [
+        (100.0, 90.0, False),
+        (100.0, 104.0, False),
+        (100.0, 106.0, True),
+        (0.0, 5.0, True),
+        (0.0, 0.0, False),
+    ],
+)
+def test_the_configuration_of_the_pipeline_file_stays_unless_another_takes_clearly_more(
+    present: float, other: float, is_other: bool
+) -> None:
+    kept = considered(A, 70, measured=present)
+    best = considered(B, 99, measured=other)
+    worst = considered(C, 100, measured=0.0)
+    chosen, current = choose([worst, best, kept], kept.configuration)
+    assert current is kept
+    assert chosen is (best if is_other else kept)
+
+
+@pytest.mark.parametrize("most", [40.0, 90.0, 170.0, 270.0, 400.0])
+def test_capacity_is_found_from_a_start_that_is_wrong(most: float) -> None:
+    model = FakeModel(most)
+    found = measure_capacity(model, GOAL, 160)  # type: ignore[arg-type]
+    # a run of some hundred requests has its rate to within some percent
+    assert most / 1.45 <= found <= 1.1 * most
+    assert len(model.sent) == PROBES
+
+
+def test_capacity_is_a_rate_that_was_within_the_bound() -> None:
+    model = FakeModel(200)
+    found = measure_capacity(model, GOAL, 180)  # type: ignore[arg-type]
+    within = [rate for rate, _ in model.sent if rate <= 200]
+    assert found == pytest.approx(max(within), rel=0.1)
+
+
+def test_there_is_no_capacity_where_no_rate_is_within_the_bound() -> None:
+    assert measure_capacity(FakeModel(0), GOAL, 100) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["late", "lost"])
+def test_capacity_is_of_99_in_100_requests(way: str) -> None:
+    few, many = FakeModel(1e9, **{way: 0.008}), FakeModel(1e9, **{way: 0.02})
+    assert measure_capacity(few, GOAL, 500) > 500  # type: ignore[arg-type]
+    # of the 20 requests of the last, lowest rate none is late
+    assert measure_capacity(many, GOAL, 500) < 5  # type: ignore[arg-type]
+
+
+def test_capacity_is_of_requests_with_the_rows_of_the_goal() -> None:
+    model = FakeModel(1e9)
+    goal = SloSpec(rate=20, p99_ms=40, rows={2: 1, 8: 3})
+    measure_capacity(model, goal, 500)  # type: ignore[arg-type]
+    rows = np.concatenate([rows for _, rows in model.sent])
+    assert set(rows.tolist()) == {2, 8}
+    assert (rows == 8).mean() == pytest.approx(0.75, abs=0.03)
+
+
+FEW, MANY = schedule_for(LOOKS[:2]), schedule_for(LOOKS)
+FREQUENT, RARE = MANY.looks[-1] / PROOF_SECONDS, FEW.looks[-1] / PROOF_SECONDS
+"""Rates from which all the looks of a proof, or the first two, are in its time."""
+
+
+@pytest.mark.parametrize("rate", [1.01 * FREQUENT, 5000])
+@pytest.mark.parametrize("capacity", [0.0, 1e6])
+def test_a_goal_is_proved_at_its_own_rate(rate: float, capacity: float) -> None:
+    assert plan_proof(rate, capacity) == (rate, MANY)
+
+
+def test_rare_requests_are_looked_at_less_often() -> None:
+    assert plan_proof(0.99 * FREQUENT, 1e6) == (0.99 * FREQUENT, schedule_for(LOOKS[:-1]))
+    assert plan_proof(1.01 * RARE, 1e6) == (1.01 * RARE, FEW)
+
+
+@pytest.mark.parametrize(
+    ("rate", "capacity", "proved"),
+    [
+        (0.01, 1e6, RARE),
+        (0.01, RARE, RARE / 2),
+        (0.01, 0.0, 0.01),
+        (0.8 * RARE, RARE, 0.8 * RARE),
+    ],
+)
+def test_rare_requests_are_sent_more_often_but_not_beyond_half_of_the_capacity(
+    rate: float, capacity: float, proved: float
+) -> None:
+    assert plan_proof(rate, capacity) == (pytest.approx(proved), FEW)

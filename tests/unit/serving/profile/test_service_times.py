@@ -1,0 +1,176 @@
+"""What is drawn from measured times is like what was measured."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from millrace.serving.profile.service_times import Level, ServiceTimes
+
+MANY, OVERHEADS = 4000, 20_000
+
+
+def level(
+    rate: float,
+    factors: Sequence[float] | np.ndarray,
+    overhead: Sequence[float] | np.ndarray = (0.001,),
+    rows: Sequence[float] = (),
+    busy: Sequence[int] = (),
+) -> Level:
+    many = len(factors)
+    return Level(
+        rate,
+        np.array(rows or [1] * many, np.float64),
+        np.array(factors, np.float64),
+        np.array(busy or [1] * many, np.int64),
+        np.array(overhead, np.float64),
+    )
+
+
+def times(*levels: Level) -> ServiceTimes:
+    return ServiceTimes((1.0, 8.0), (0.010, 0.024), levels)
+
+
+TWO = times(level(100, [1.0] * 60, [0.001] * 9), level(300, [3.0] * 60, [0.003] * 9))
+
+
+def draw(found: ServiceTimes, rate: float, rows: int = 1, busy: int = 1) -> np.ndarray:
+    service = found.service(rate, np.random.default_rng(0))
+    return np.array([service(rows, busy) for _ in range(MANY)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"), [(1, 0.010), (2, 0.012), (4.5, 0.017), (8, 0.024), (16, 0.040)]
+)
+def test_an_idle_batch_is_on_the_line_between_measured_sizes_and_beyond(
+    rows: float, seconds: float
+) -> None:
+    assert times().idle_seconds(rows) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"), [(1, 0.010), (1.5, 0.015), (3, 0.018), (4, 0.016), (8, 0.0160)]
+)
+def test_each_size_is_on_the_line_of_its_neighbours(rows: float, seconds: float) -> None:
+    found = ServiceTimes((1.0, 2.0, 4.0, 10.0), (0.010, 0.020, 0.016, 0.016), ())
+    assert found.idle_seconds(rows) == pytest.approx(seconds)
+
+
+def test_a_larger_batch_never_takes_no_time() -> None:
+    noisy = ServiceTimes((1.0, 2.0), (0.020, 0.010), ())
+    assert noisy.idle_seconds(64) == pytest.approx(0.005)
+
+
+def test_a_model_with_one_measured_size_has_one_time() -> None:
+    assert ServiceTimes((4.0,), (0.010,), ()).idle_seconds(64) == 0.010
+
+
+def test_service_at_a_measured_rate_is_spread_as_measured() -> None:
+    factors = 2 * np.exp(0.4 * np.random.default_rng(1).normal(size=2000))
+    found = draw(times(level(100, [1.0]), level(200, factors), level(400, [9.0])), 200) / 0.010
+    for share in (0.1, 0.5, 0.9):
+        assert np.quantile(found, share) == pytest.approx(np.quantile(factors, share), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rate", "factor"), [(1, 1), (100, 1), (150, 1.5), (200, 2), (300, 3), (900, 3)]
+)
+def test_service_between_two_rates_is_between_both(rate: float, factor: float) -> None:
+    assert draw(TWO, rate, rows=4) == pytest.approx(0.016 * factor)
+
+
+def test_the_spread_between_two_rates_is_of_both() -> None:
+    steady, wild = level(100, [1.0] * 60), level(300, [0.5, 1.0, 1.5] * 40)
+    found = draw(times(steady, wild), 150) / 0.010
+    assert (found.round(9) == 1).mean() == pytest.approx(0.75 + 0.25 / 3, abs=0.05)
+
+
+def test_a_batch_takes_as_long_as_those_of_similar_size() -> None:
+    measured = level(100, [1.0] * 60 + [1.5] * 60, rows=[1] * 60 + [16] * 60)
+    assert draw(times(measured), 100, rows=1) == pytest.approx(0.010)
+    assert draw(times(measured), 100, rows=12) == pytest.approx(0.032 * 1.5)
+
+
+def test_busy_instances_make_a_batch_as_slow_as_was_measured_with_so_many() -> None:
+    measured = level(100, [1.0] * 60 + [2.0] * 60, busy=[1] * 60 + [2] * 60)
+    assert draw(times(measured), 100, busy=1) == pytest.approx(0.010)
+    assert draw(times(measured), 100, busy=2) == pytest.approx(0.020)
+
+
+def test_a_number_of_busy_instances_that_was_rarely_seen_is_not_told_apart() -> None:
+    measured = level(100, [1.0] * 60 + [2.0] * 9, busy=[1] * 60 + [2] * 9)
+    assert measured.usual_factor(1, busy=2) == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "share"), [(1, 1), (100, 1), (150, 0.75), (200, 0.5), (300, 0), (900, 0)]
+)
+def test_overhead_is_drawn_from_the_rates_beside(rate: float, share: float) -> None:
+    found = TWO.overhead(rate, OVERHEADS, np.random.default_rng(2))
+    assert len(found) == OVERHEADS
+    assert set(found.tolist()) <= {0.001, 0.003}
+    assert (found == 0.001).mean() == pytest.approx(share, abs=0.06 if 0 < share < 1 else 0)
+
+
+def test_successive_requests_are_slow_together() -> None:
+    measured = times(level(100, [1.0], overhead=[0.001] * 1000 + [0.005] * 1000))
+    found = measured.overhead(100, OVERHEADS, np.random.default_rng(3))
+    assert (found == 0.001).mean() == pytest.approx(0.5, abs=0.1)
+    assert np.count_nonzero(np.diff(found)) < OVERHEADS / 10
+
+
+def test_times_are_read_as_they_were_written() -> None:
+    written = times(level(100, [1.0, 1.25], rows=[1, 3], busy=[1, 2]), level(300, [3.0]))
+    read = ServiceTimes.from_json(json.loads(json.dumps(written.to_json())))
+    assert (read.rows, read.seconds) == (written.rows, written.seconds)
+    assert len(read.levels) == 2
+    for ours, theirs in zip(read.levels, written.levels, strict=True):
+        assert ours.rate == theirs.rate
+        for name in ("rows", "factors", "busy", "overhead"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+            assert getattr(ours, name).dtype == getattr(theirs, name).dtype
+
+
+GOOD = TWO.to_json()
+LEVEL = GOOD["levels"][0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        [],
+        {},
+        "times",
+        {**GOOD, "levels": None},
+        {**GOOD, "levels": 5},
+        {**GOOD, "levels": [5]},
+        {**GOOD, "levels": [{}]},
+        {**GOOD, "rows": None},
+        {**GOOD, "seconds": 1.0},
+        {key: value for key, value in GOOD.items() if key != "seconds"},
+        {**GOOD, "levels": [{**LEVEL, "rate": "fast"}]},
+        {**GOOD, "levels": [{**LEVEL, "rate": None}]},
+        {**GOOD, "levels": [{**LEVEL, "factors": ["x"]}]},
+        {**GOOD, "levels": [{**LEVEL, "busy": [{}]}]},
+        {**GOOD, "levels": [{k: v for k, v in LEVEL.items() if k != "overhead"}]},
+    ],
+)
+def test_what_are_no_measured_times_is_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="no measured service times|could not convert"):
+        ServiceTimes.from_json(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**GOOD, "levels": [{**LEVEL, "factors": LEVEL["factors"][1:]}]},
+        {**GOOD, "levels": [{**LEVEL, "busy": LEVEL["busy"][1:]}]},
+        {**GOOD, "seconds": GOOD["seconds"][1:]},
+    ],
+)
+def test_times_of_which_some_are_missing_are_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ServiceTimes.from_json(values)
