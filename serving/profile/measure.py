@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,12 +125,16 @@ def profiled_model(
 
 
 def _free_endpoint() -> Endpoint:
-    """Return an address for a server of this process, with ports that nothing uses now."""
+    """Return an address with ports that nothing uses now, and a token: it is open to other users.
+
+    Without the token they could load a model with code of theirs.
+    """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
-        return Endpoint("127.0.0.1", *(each.getsockname()[1] for each in sockets))
+        ports = (each.getsockname()[1] for each in sockets)
+        return Endpoint("127.0.0.1", *ports, token=token_hex(32))
 
 
 def measure_times(

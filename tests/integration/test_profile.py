@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.serving_profiles import FILE, GOAL_TAG, store_profile
@@ -18,6 +21,8 @@ from millrace.serving.profile import measure, profiler, search
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.record import Configuration, ServingProfile
 from millrace.serving.release.outcome import raise_first_error
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.open_loop import OpenLoop, encode_request
 from millrace.serving.triton.version_config import PROFILE
 from millrace.tasks.profile import Profiled, profile_version
@@ -150,6 +155,17 @@ def store(
 
 def config_of(line: Line, name: str) -> str:
     return (line.installation.model_repository / name / "config.pbtxt").read_text()
+
+
+def test_only_with_the_token_the_server_of_a_profile_loads_models(line: Line) -> None:
+    version = plant(line.installation, "private", good())
+    file = version.folder / "model.onnx"
+    with measure.profiled_model(artifact_of_graph(file, digest_of(file)), {}) as model:
+        model.load(ServingSpec())
+        own = model.client.endpoint
+        assert own.token
+        with TritonClient(replace(own, token="")) as other, pytest.raises(WorkError):
+            other.load(measure.MODEL)
 
 
 @pytest.fixture
