@@ -5,6 +5,7 @@ from functools import cache
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import Machine, this_machine
+from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.serving_profiles import read_profile
@@ -25,7 +26,9 @@ def load_profile(registry: Registry, version: ModelVersion) -> ServingProfile | 
     if text is None:
         return None
     try:
-        return parse_profile(text)
+        profile = parse_profile(text)
+        profile.configuration.apply(ServingSpec())
+        return profile
     except ValueError as error:
         raise InputError(
             f"the serving profile of {version.title} cannot be read",
@@ -34,19 +37,23 @@ def load_profile(registry: Registry, version: ModelVersion) -> ServingProfile | 
         ) from error
 
 
-def applies_here(profile: ServingProfile) -> bool:
-    """Return whether a profile's settings are those to serve with on this machine.
+def applies_here(profile: ServingProfile, digest: str) -> bool:
+    """Return whether a profile's settings are those to serve a version with on this machine.
 
     They are if the profile proves its goal, on a machine of this kind with as many cores.
+
+    Args:
+        profile: the profile.
+        digest: digest of the version's files.
     """
     machine = _machine()
     is_alike = (profile.machine_kind, profile.cores) == (machine.kind, machine.cores)
-    return is_alike and profile.is_proved
+    return is_alike and profile.is_proved and profile.digest == digest
 
 
 def profiled(artifact: Artifact, profile: ServingProfile | None) -> Artifact:
     """Return a version's artifact with the settings of its serving profile, if they apply here."""
-    if profile is None or profile.digest != artifact.sha256 or not applies_here(profile):
+    if profile is None or not applies_here(profile, artifact.sha256):
         return artifact
     serving = profile.configuration.apply(artifact.serving)
     return replace(artifact, serving=serving, profile=profile.sha256)

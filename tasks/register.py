@@ -10,7 +10,7 @@ from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.serving_spec import RequireSpec
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.registry.gates import HOW_TO_LABEL, Promotion, decide
+from millrace.models.registry.gates import HOW_TO_LABEL, HOW_TO_PROFILE, Promotion, decide
 from millrace.models.registry.mlflow_pages import describe_verdict
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
@@ -188,7 +188,7 @@ def _decide_promotion(
         champion_metric=champion.metric if champion else None,
         smaller_is_better=smaller_is_better,
         requirement=requirement,
-        waits=None if pipeline.promotion.require.live_metric is None else WAITS_FOR_LABELS,
+        waits=_find_wait(pipeline.promotion.require),
     )
     if refusal is not None:
         return decided
@@ -213,7 +213,13 @@ def _with_verdict(decided: Promotion, known: MlflowRegistry, version: ModelVersi
     return replace(decided, beside=replace(beside, verdict=verdict))
 
 
-WAITS_FOR_LABELS = "promotion.require.live_metric asks for labels of its own predictions"
+def _find_wait(require: RequireSpec) -> str | None:
+    """Return what a release waits for that only a registered version can get; None: for nothing."""
+    if require.live_metric is not None:
+        return "promotion.require.live_metric asks for labels of its own predictions"
+    if require.slo:
+        return f"promotion.require.slo asks for a serving profile: {HOW_TO_PROFILE}"
+    return None
 
 
 def _describe_release(requirement: str | None, require: RequireSpec) -> str:
@@ -225,6 +231,8 @@ def _describe_release(requirement: str | None, require: RequireSpec) -> str:
             f"a release would take it, once {wanted.labels:,} of its own predictions have a label "
             f"and they are right often enough: {HOW_TO_LABEL}"
         )
+    if require.slo:
+        return f"a release would take it, once its goal serving.slo is proved: {HOW_TO_PROFILE}"
     if require.approval:
         return (
             "a release would take it, once a user who did not run its training has approved it "

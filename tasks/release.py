@@ -178,7 +178,7 @@ class MlflowRegistry:
     def _profile_digest(self, version: ModelVersion) -> str:
         """Return the digest of the serving profile that the version is served by; empty if none."""
         profile = self._profile(version.model, version.version)
-        return "" if profile is None or not applies_here(profile) else profile.sha256
+        return profile.sha256 if profile and applies_here(profile, version.digest) else ""
 
     def note(self, version: ModelVersion) -> None:
         """Keep a version as it is now in the registry, so that it is not asked for again."""
@@ -219,8 +219,8 @@ class MlflowRegistry:
             model: the model.
             version: its version.
             previous: the version that it would replace; None if there is none.
-            unapproved: whether the version may still lack an approval, and labels of its own
-                predictions.
+            unapproved: whether the version may still lack what only a registered one can get: an
+                approval, labels of its own predictions, and a serving profile.
         """
         package = self._package(model, version)
         trust = self.registry.trust
@@ -229,7 +229,8 @@ class MlflowRegistry:
         if unsigned:  # then its pipeline file cannot be trusted either
             require = trust.owners_requirement(model)
         if unapproved:
-            require = require.model_copy(update={"approval": False, "live_metric": None})
+            later = {"approval": False, "live_metric": None, "slo": False}
+            require = require.model_copy(update=later)
         measured = self._evidence(model, version).measured()
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None

@@ -109,6 +109,19 @@ def test_missing_labels_are_no_refusal_but_are_said_until_they_come(
     assert refusal_of_a_release(installation, first, None) is None
 
 
+def test_a_missing_serving_profile_is_no_refusal_but_is_said_until_it_is_there(
+    installation: Installation,
+) -> None:
+    serving = {"slo": {"p99_ms": 20, "rate": 200}}
+    spec = {"promotion": {"mode": "auto", "require": {"slo": True}}, "serving": serving}
+    (first,) = planted(installation, "profiled", {"pipeline": spec})
+    found = promoted(installation, first, 1.0)
+    assert "no serving profile" in (refusal_of_a_release(installation, first, None) or "")
+    assert (found.challenger, found.champion) == (True, False)
+    assert "promotion.require.slo asks for a serving profile" in found.reason
+    assert "once its goal serving.slo is proved" in found.release
+
+
 def test_what_was_refused_is_nothing_to_beat(installation: Installation) -> None:
     """The alias is on a bad version that no release took: what is live counts."""
     first, second, third = planted(

@@ -1,0 +1,197 @@
+"""SP1 to SP3: the serving profile of the digits beside brute force, the real Triton, the defaults.
+
+The grid of brute force is fixed here: every number of instances and threads, batch size and queue
+delay below, each measured as the profile measures those that it puts first.
+"""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from bench.home import own_home
+from bench.measure import Row, measure_rows
+from millrace.models.common.arrays import Array
+from millrace.models.common.installation import Installation
+from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.measure import ProfiledModel, measure_times, profiled_model
+from millrace.serving.profile.profiler import Found, Profiler, configured, measure_capacity
+from millrace.serving.profile.search import (
+    BatchConfiguration,
+    Demand,
+    Prediction,
+    Setup,
+    predict,
+    setups,
+)
+from millrace.serving.triton.version_folder import Artifact
+
+PIPELINE = Path("examples/digits.yaml")
+GOAL = SloSpec(rate=200, p99_ms=20)
+CORES = 2
+SIZES, DELAYS = (1, 16, 64), (0, 2000)
+ROUNDS = 3
+LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
+LOAD_SECONDS, REPEATS = 4.0, 3
+WARM_UP = 50
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Measure the wanted rows on one version of the digits."""
+    with own_home() as installation:
+        subprocess.run(
+            [str(Path(sys.executable).with_name("millrace")), "run", str(PIPELINE)],
+            check=True,
+            capture_output=True,
+        )
+        digits = Digits(installation)
+        measures = {
+            "SP1": partial(beside_brute_force, digits),
+            "SP2": partial(beside_triton, digits),
+            "SP3": partial(beside_defaults, digits),
+        }
+        yield from measure_rows(measures, wanted)
+
+
+class Digits:
+    """The version of the digits, and its profile."""
+
+    def __init__(self, installation: Installation) -> None:
+        from millrace.models.registry.mlflow_registry import registry_of
+        from millrace.tasks.kinds.steps import steps_of
+
+        registry = registry_of(installation)
+        package = registry.fetch(registry.version("digits", 1))
+        steps = steps_of(package.version.kind)
+        self.rows: dict[str, Array] = dict(steps.load_rows(package))
+        self.artifact: Artifact = steps.evidence(package, installation).artifact()
+
+    @cached_property
+    def found(self) -> Found:
+        """The profile, made once."""
+        return Profiler(
+            artifact=self.artifact,
+            rows=self.rows,
+            goal=GOAL,
+            cores=CORES,
+            measured=lambda _: None,
+            keep=lambda *_: None,
+            say=lambda _: None,
+        ).run()
+
+    def capacity(self, model: ProfiledModel, configuration: BatchConfiguration) -> float:
+        """Return the highest rate within the bound of a configuration."""
+        load(model, self.artifact, configuration)
+        return measure_capacity(model, GOAL, self.found.chosen.measured or GOAL.rate)
+
+
+def load(model: ProfiledModel, artifact: Artifact, configuration: BatchConfiguration) -> None:
+    """Serve a configuration, and send some requests before others are measured."""
+    model.load(artifact.serving.model_copy(update=configuration.settings))
+    for _ in range(WARM_UP):
+        model.send(np.zeros(1), np.ones(1, np.int64))
+
+
+def grid() -> list[BatchConfiguration]:
+    """Return the configurations of brute force."""
+    return [
+        BatchConfiguration(setup, size, delay)
+        for setup in setups(CORES)
+        for size in SIZES
+        for delay in DELAYS
+        if size > 1 or delay == 0
+    ]
+
+
+def beside_brute_force(digits: Digits) -> Row:
+    """SP1: requests/s of the profile's choice, against the best of the whole grid."""
+    chosen = digits.found.chosen.configuration
+    with profiled_model(digits.artifact, digits.rows) as model:
+        all_of_them = {each: digits.capacity(model, each) for each in grid()}
+        best = max(all_of_them, key=lambda each: all_of_them[each])
+        a, b = in_turn(
+            partial(digits.capacity, model, chosen), partial(digits.capacity, model, best)
+        )
+    ratio = statistics.median(x / y for x, y in zip(a, b, strict=True))
+    return Row(
+        name="SP1",
+        what=f"requests/s in 20 ms: profile ({chosen}) ÷ brute force over {len(grid())} ({best})",
+        value=ratio,
+        goal="≥ 0.95, or within the repeats of brute force",
+        holds=ratio >= 0.95 or statistics.median(a) >= min(b),
+        samples={"profile": a, "brute_force": b, "grid": list(all_of_them.values())},
+    )
+
+
+def beside_triton(digits: Digits) -> Row:
+    """SP2: the p99 that the event model expects, against real requests, at loads up to 80%."""
+    setup, size = Setup(1, 1), 16
+    configuration = BatchConfiguration(setup, size)
+    serving = digits.artifact.serving
+    times = measure_times(digits.artifact, digits.rows, serving, setup, GOAL.rows)
+    expected: list[Prediction] = []
+    real: list[list[float]] = []
+    with profiled_model(digits.artifact, digits.rows) as model:
+        most = digits.capacity(model, configuration)
+        for share in LOADS:
+            load(model, digits.artifact, configuration)
+            rate = share * most
+            many = int(np.clip(rate * LOAD_SECONDS, 300, 5000))
+            expected.append(predict(configuration, times, Demand.of(GOAL, 4000), rate))
+            real.append([p99(model, rate, many, seed) for seed in range(REPEATS)])
+    middle = [statistics.median(each) for each in real]
+    ratios = [one.p99_ms / seen for one, seen in zip(expected, middle, strict=True)]
+    is_close = [
+        abs(ratio - 1) <= 0.15 or min(seen) <= one.p99_ms <= max(seen)
+        for ratio, one, seen in zip(ratios, expected, real, strict=True)
+    ]
+    upto = [share <= 0.8 for share in LOADS]
+    worst = max((r for r, counts in zip(ratios, upto, strict=True) if counts), key=off)
+    return Row(
+        name="SP2",
+        what="p99 of the event model ÷ of Triton, the worst of 7 loads up to 80% of capacity",
+        value=worst,
+        goal="0.85 to 1.15, or within three repeats, at each load",
+        holds=all(close for close, counts in zip(is_close, upto, strict=True) if counts),
+        samples={"ratio": ratios, "real_p99_ms": middle, "p99_ms": [e.p99_ms for e in expected]},
+    )
+
+
+def off(ratio: float) -> float:
+    """Return how far a ratio is from 1, either way."""
+    return float(abs(np.log(ratio)))
+
+
+def p99(model: ProfiledModel, rate: float, many: int, seed: int) -> float:
+    """Return the p99 latency of real requests at a rate, in milliseconds."""
+    arrivals = Demand.of(GOAL, many, seed).at(rate)
+    latency = model.send(arrivals.times, arrivals.rows).latency
+    return float(np.quantile(latency, 0.99, method="higher")) * 1e3
+
+
+def beside_defaults(digits: Digits) -> Row:
+    """SP3: requests/s within the bound, profiled against the defaults of the pipeline file."""
+    chosen, current = digits.found.chosen.configuration, configured(digits.artifact.serving)
+    with profiled_model(digits.artifact, digits.rows) as model:
+        a, b = in_turn(
+            partial(digits.capacity, model, chosen), partial(digits.capacity, model, current)
+        )
+    ratio = statistics.median(x / y for x, y in zip(a, b, strict=True))
+    return Row(
+        name="SP3",
+        what=f"requests/s in 20 ms: profiled ({chosen}) ÷ defaults",
+        value=ratio,
+        goal="≥ 1.3, and never below 1",
+        holds=ratio >= 1.3,
+        samples={"profiled": a, "defaults": b},
+    )
+
+
+def in_turn(a: Callable[[], float], b: Callable[[], float]) -> tuple[list[float], list[float]]:
+    """Measure both in turn, `ROUNDS` times."""
+    pairs = [(a(), b()) for _ in range(ROUNDS)]
+    return [each for each, _ in pairs], [each for _, each in pairs]
