@@ -21,6 +21,7 @@ from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import latest, loaded_anew
 from millrace.serving.triton.open_loop import OpenLoop, SentLoad, encode_request
+from millrace.serving.triton.private_process import ENDS_WITH_PARENT
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.request_trace import Traced, read_trace, trace_flags
 from millrace.serving.triton.version_config import config_of
@@ -117,7 +118,12 @@ def profiled_model(
         repository.stage(MODEL, VERSION, artifact)
         endpoint = _free_endpoint()
         client = stack.enter_context(
-            server.running(installation, endpoint, guarded=False, flags=flags)
+            server.running(
+                *(installation, endpoint),
+                extra_environment={ENDS_WITH_PARENT: "1"},
+                guarded=False,
+                flags=flags,
+            )
         )
         loop = stack.enter_context(OpenLoop(endpoint))
         staged = repository.artifact(MODEL, VERSION)

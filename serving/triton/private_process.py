@@ -35,6 +35,9 @@ TRACE_EXEC, EXIT_KILL = 0x10, 0x100000
 EVENT_EXEC, EVENT_STOP = 4, 128
 WAIT_ALL = 0x40000000
 PR_SET_PTRACER = 0x59616D61
+PR_SET_PDEATHSIG = 1
+ENDS_WITH_PARENT = "MILLRACE_ENDS_WITH_PARENT"
+"""Environment variable: if it is set, the kernel kills the program when its parent ends."""
 NO_TRACING = "warning: the kernel forbids tracing, so other users can read Triton's token in `ps`\n"
 
 
@@ -80,6 +83,8 @@ class LayoutError(Exception):
 def main(folder: str, argv: list[str]) -> None:
     """Replace this process by the program; never returns."""
     os.chdir(folder)
+    if os.environ.get(ENDS_WITH_PARENT):
+        _libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _keep_files_private()
     _raise_stack_limit()
     if not any(_is_private(argument) for argument in argv):
