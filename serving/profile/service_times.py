@@ -178,7 +178,7 @@ def _blocks(
     drawn: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Draw blocks of successive values from two series, each with its share; float64 `[many]`."""
-    count = -(-many // BLOCK)
+    count = max(1, -(-many // BLOCK))
     from_low = drawn.random(count) < low[1]
     blocks = [low[0] if each else high[0] for each in from_low]
     starts = (int(at * len(block)) for at, block in zip(drawn.random(count), blocks, strict=True))

@@ -14,7 +14,7 @@ that answer before a batch is done.
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -187,7 +187,9 @@ class _Queue:
         return taken, rows
 
 
-def simulate(arrivals: Arrivals, batcher: Batcher, service: Service) -> Outcome:
+def simulate(
+    arrivals: Arrivals, batcher: Batcher, service: Service, free_from: Sequence[float] = ()
+) -> Outcome:
     """Return what becomes of requests.
 
     Args:
@@ -195,11 +197,13 @@ def simulate(arrivals: Arrivals, batcher: Batcher, service: Service) -> Outcome:
         batcher: the configuration.
         service: seconds of a batch, by its rows and the instances that are busy with it; it may
             draw them.
+        free_from: when each instance has done what it does now; empty: all are free.
     """
     times: list[float] = arrivals.times.tolist()
     many = len(times)
     started, ended = [np.inf] * many, [np.inf] * many
-    waiting, free = _Queue(arrivals), [0.0] * batcher.instances
+    waiting, free = _Queue(arrivals), list(free_from) or [0.0] * batcher.instances
+    heapq.heapify(free)
     coming, batches, busy, now = 0, 0, 0.0, 0.0
     while coming < many or waiting.rows:
         now = max(now, free[0], 0.0 if waiting.rows else times[coming])
