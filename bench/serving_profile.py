@@ -18,8 +18,10 @@ from bench.measure import Row, measure_rows
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
 from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.measure import ProfiledModel, measure_times, profiled_model
-from millrace.serving.profile.profiler import Found, Profiler, configured, measure_capacity
+from millrace.serving.profile.measure import measure_times
+from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
+from millrace.serving.profile.profiler import Found, Profiler, measure_capacity
+from millrace.serving.profile.ranking import configured
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,

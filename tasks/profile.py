@@ -20,7 +20,8 @@ from millrace.models.registry.serving_profiles import FILE, store_profile
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import CANDIDATE_TAG, CHALLENGER, ModelVersion
 from millrace.serving.profile.engine import engine_of
-from millrace.serving.profile.profiler import Considered, Found, Profiler
+from millrace.serving.profile.profiler import Found, Profiler
+from millrace.serving.profile.ranking import Considered
 from millrace.serving.profile.record import Configuration, ServingProfile
 from millrace.serving.profile.search import Setup
 from millrace.serving.profile.service_times import ServiceTimes

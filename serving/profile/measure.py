@@ -1,36 +1,23 @@
-"""Measure a version on a Triton of its own: single batches, and open loops at a rate."""
+"""Measure how long the batches of a version take: alone, and at rising rates."""
 
-import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profiled_model
 from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
 from millrace.serving.profile.service_times import Level, ServiceTimes
-from millrace.serving.triton import server
-from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.model_config import latest, loaded_anew
-from millrace.serving.triton.open_loop import OpenLoop, SentLoad, encode_request
-from millrace.serving.triton.private_process import ENDS_WITH_PARENT
-from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.open_loop import SentLoad
 from millrace.serving.triton.request_trace import Traced, read_trace, trace_flags
-from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
 
-MODEL = "profiled"
-VERSION = 1
-DIFFERENT_REQUESTS = 64
-"""How many requests of a size are made before a run; more would need memory and show no more."""
 WARM_UP = 20
 BURSTS = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the batches that are measured on an idle machine."""
@@ -48,99 +35,6 @@ SATURATED = 8.0
 """No higher rate is measured where the median latency is so many times that of a single request."""
 LARGEST_BATCH = 64
 TRACE = "trace.json"
-
-
-@dataclass
-class ProfiledModel:
-    """A version on a Triton that nothing else uses.
-
-    Attributes:
-        client: the server.
-        repository: its models.
-        artifact: the version.
-        rows: rows to send, by input.
-        loop: sends requests.
-    """
-
-    client: TritonClient
-    repository: Repository
-    artifact: Artifact
-    rows: Mapping[str, Array]
-    loop: OpenLoop
-    sent: list[tuple[SentLoad, NDArray[np.int64]]] = field(default_factory=list)
-    """What was sent, with the rows of each request."""
-    _requests: dict[int, list[bytes]] = field(default_factory=dict)
-
-    def load(self, serving: ServingSpec) -> None:
-        """Serve the version with these settings.
-
-        Raises:
-            WorkError: Triton refuses them.
-        """
-        artifact = replace(self.artifact, serving=serving)
-        config = config_of(MODEL, artifact, version_policy=latest(), parameters=loaded_anew())
-        self.repository.write_config(config, artifact.labels)
-        self.client.load(MODEL)
-
-    def send(self, due: NDArray[np.float64], rows: NDArray[np.int64], **looks: object) -> SentLoad:
-        """Send requests of so many rows when they are due; see `OpenLoop.send`."""
-        encoded = [self._request(int(each), number) for number, each in enumerate(rows)]
-        load = self.loop.send(due, encoded, **looks)  # type: ignore[arg-type]
-        self.sent.append((load, rows[: len(load.due)]))
-        return load
-
-    def _request(self, rows: int, number: int) -> bytes:
-        if rows not in self._requests:
-            many = len(next(iter(self.rows.values())))
-            places = np.arange(rows)[None] + np.arange(min(many, DIFFERENT_REQUESTS))[:, None]
-            self._requests[rows] = [
-                encode_request(MODEL, {k: v[each % many] for k, v in self.rows.items()})
-                for each in places
-            ]
-        return self._requests[rows][number % len(self._requests[rows])]
-
-
-@contextmanager
-def profiled_model(
-    artifact: Artifact, rows: Mapping[str, Array], flags: Sequence[str] = ()
-) -> Iterator[ProfiledModel]:
-    """Run a Triton of its own with a version, which `load` has still to load.
-
-    Args:
-        artifact: the version.
-        rows: rows to send, by input.
-        flags: more of Triton's arguments.
-    """
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-profile-")))
-        installation = Installation(home, "", "").prepared()
-        repository = Repository(installation.model_repository, installation.staging)
-        repository.stage(MODEL, VERSION, artifact)
-        endpoint = _free_endpoint()
-        client = stack.enter_context(
-            server.running(
-                *(installation, endpoint),
-                extra_environment={ENDS_WITH_PARENT: "1"},
-                guarded=False,
-                flags=flags,
-            )
-        )
-        loop = stack.enter_context(OpenLoop(endpoint))
-        staged = repository.artifact(MODEL, VERSION)
-        yield ProfiledModel(client, repository, staged, rows, loop)
-
-
-def _free_endpoint() -> Endpoint:
-    """Return an address with ports that nothing uses now, and a token: it is open to other users.
-
-    Without the token they could load a model with code of theirs.
-    """
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = (each.getsockname()[1] for each in sockets)
-        return Endpoint("127.0.0.1", *ports, token=token_hex(32))
 
 
 def measure_times(

@@ -5,7 +5,7 @@ those that it puts first and the one that the pipeline file has, as the model is
 some tenths. The best is proved at the goal's rate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,17 +14,23 @@ from numpy.typing import NDArray
 from millrace.models.common.arrays import Array
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.measure import ProfiledModel, measure_times, profiled_model
+from millrace.serving.profile.measure import measure_times
+from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.proof import Schedule, Verdict, schedule_for
+from millrace.serving.profile.ranking import (
+    Considered,
+    choose,
+    configurations_of,
+    configured,
+    rank,
+    shortlist,
+)
 from millrace.serving.profile.record import Client, Proof
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
-    Prediction,
     Setup,
-    capacity,
     configurations,
-    predict,
     setups,
 )
 from millrace.serving.profile.service_times import ServiceTimes
@@ -32,12 +38,6 @@ from millrace.serving.triton.open_loop import SentLoad
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
 
-SHORTLIST = 3
-"""How many of the best configurations get real requests, beside the one of the pipeline file."""
-ALIKE = 0.7
-"""Share of the best capacity from which a configuration may be the best one after all."""
-GAIN = 1.05
-"""How many times as much a configuration must take to replace the one of the pipeline file."""
 PROBE_SECONDS, FEWEST_PROBED, MOST_PROBED = 2.5, 300, 5000
 LONGEST_PROBE = 10.0
 """Seconds after which even the fewest requests are not waited for."""
@@ -52,29 +52,6 @@ At a high rate the slowest requests come in bursts, and tens of thousands are ne
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
 WARM_UP = 50
-
-
-@dataclass(frozen=True)
-class Considered:
-    """A configuration, and what is known of it.
-
-    Attributes:
-        configuration: the configuration.
-        at_goal: what the event model expects at the goal's rate.
-        capacity: what it expects at the highest rate within the bound; None if no rate is.
-        measured: highest rate at which real requests stayed within the bound, in requests per
-            second; None if none were sent.
-    """
-
-    configuration: BatchConfiguration
-    at_goal: Prediction
-    capacity: Prediction | None
-    measured: float | None = None
-
-    @property
-    def predicted(self) -> float:
-        """The highest rate that the event model expects to stay within the bound; 0 if none."""
-        return 0.0 if self.capacity is None else self.capacity.rate
 
 
 @dataclass(frozen=True)
@@ -152,7 +129,7 @@ class Profiler:
             rate, schedule = plan_proof(self.goal.rate, chosen.measured or 0.0)
             self.say(f"proving p99 at {rate:g} requests/s: {chosen.configuration}")
             load, verdict = self._prove(model, chosen.configuration, rate, schedule)
-        rest = [each for each in ranked if each.configuration not in _configurations(decided)]
+        rest = [each for each in ranked if each.configuration not in configurations_of(decided)]
         tried = sorted(decided, key=lambda each: -(each.measured or 0.0))
         return Found(
             considered=(*tried, *rest),
@@ -209,62 +186,6 @@ class Profiler:
         return load, next(proved, last)
 
 
-def configured(serving: ServingSpec) -> BatchConfiguration:
-    """Return the configuration of a pipeline file."""
-    setup = Setup(serving.instance_count, serving.intra_op_thread_count)
-    delay = serving.max_queue_delay_microseconds
-    return BatchConfiguration(setup, serving.max_batch_size, delay)
-
-
-def rank(
-    considered: Sequence[BatchConfiguration], times: Mapping[Setup, ServiceTimes], goal: SloSpec
-) -> list[Considered]:
-    """Return the configurations with what the event model expects of them, best first."""
-    demand = Demand.of(goal)
-    found = [
-        Considered(
-            each,
-            predict(each, times[each.setup], demand, goal.rate),
-            capacity(each, times[each.setup], demand),
-        )
-        for each in considered
-    ]
-    return sorted(found, key=lambda each: (-each.predicted, each.at_goal.p99_ms))
-
-
-def shortlist(ranked: Sequence[Considered], current: BatchConfiguration) -> list[Considered]:
-    """Return the configurations that may be the best one, and the one of the pipeline file.
-
-    One of each number of instances and threads comes first, as these differ most.
-    """
-    best = ranked[0].predicted
-    alike = [each for each in ranked if each.predicted >= ALIKE * best]
-    seen: set[Setup] = set()
-    first: list[Considered] = []
-    for each in alike:
-        if each.configuration.setup not in seen:
-            seen.add(each.configuration.setup)
-            first.append(each)
-    rest = [each for each in alike if each not in first]
-    chosen = [*first, *rest][:SHORTLIST]
-    if current not in _configurations(chosen):
-        chosen.append(next(each for each in ranked if each.configuration == current))
-    return chosen
-
-
-def choose(
-    decided: Sequence[Considered], current: BatchConfiguration
-) -> tuple[Considered, Considered]:
-    """Return the configuration that takes most, and the one of the pipeline file.
-
-    The one of the pipeline file stays unless another takes clearly more.
-    """
-    present = next(each for each in decided if each.configuration == current)
-    best = max(decided, key=lambda each: each.measured or 0.0)
-    is_better = (best.measured or 0.0) > GAIN * (present.measured or 0.0)
-    return (best if is_better else present), present
-
-
 def measure_capacity(model: ProfiledModel, goal: SloSpec, start: float) -> float:
     """Return the highest rate at which real requests stay within the bound; 0 if none do.
 
@@ -318,10 +239,6 @@ def _load(model: ProfiledModel, serving: ServingSpec, configuration: BatchConfig
     model.load(serving.model_copy(update=configuration.settings))
     for _ in range(WARM_UP):
         model.send(np.zeros(1), np.ones(1, np.int64))
-
-
-def _configurations(considered: Sequence[Considered]) -> set[BatchConfiguration]:
-    return {each.configuration for each in considered}
 
 
 def _proof(goal: SloSpec, load: SentLoad, verdict: Verdict) -> Proof:

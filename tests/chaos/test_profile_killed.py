@@ -17,7 +17,7 @@ import sys, time
 from pathlib import Path
 from millrace.models.common.digest import digest_of
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.profile.measure import profiled_model
+from millrace.serving.profile.profiled_model import profiled_model
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 
 file = Path(sys.argv[1])

@@ -17,7 +17,8 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.serving_profiles import FILE, GOAL_TAG, store_profile
-from millrace.serving.profile import measure, profiler, search
+from millrace.serving.profile import measure, profiler, ranking, search
+from millrace.serving.profile.profiled_model import MODEL, profiled_model
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.record import Configuration, ServingProfile
 from millrace.serving.release.outcome import raise_first_error
@@ -33,6 +34,7 @@ from tests.integration.ports import free_ports
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 SHORT: dict[Any, dict[str, object]] = {
+    ranking: {"SHORTLIST": 1},
     search: {"BATCH_SIZES": (1, 16), "DELAYS": (0,)},
     measure: {"BURSTS": (1, 4, 16), "BURST_SECONDS": 0.1, "LEVEL_SECONDS": 0.4, "MOST_LEVELS": 3},
     profiler: {
@@ -40,7 +42,6 @@ SHORT: dict[Any, dict[str, object]] = {
         "FEWEST_PROBED": 100,
         "LONGEST_PROBE": 0.5,
         "PROBES": 4,
-        "SHORTLIST": 1,
         "setups": lambda cores: [search.Setup(1, 1)],
         # Less confidence takes fewer requests; what it must be is in the unit tests.
         "schedule_for": partial(schedule_for, confidence=0.5),
@@ -160,12 +161,12 @@ def config_of(line: Line, name: str) -> str:
 def test_only_with_the_token_the_server_of_a_profile_loads_models(line: Line) -> None:
     version = plant(line.installation, "private", good())
     file = version.folder / "model.onnx"
-    with measure.profiled_model(artifact_of_graph(file, digest_of(file)), {}) as model:
+    with profiled_model(artifact_of_graph(file, digest_of(file)), {}) as model:
         model.load(ServingSpec())
         own = model.client.endpoint
         assert own.token
         with TritonClient(replace(own, token="")) as other, pytest.raises(WorkError):
-            other.load(measure.MODEL)
+            other.load(MODEL)
 
 
 @pytest.fixture

@@ -11,15 +11,17 @@ from millrace.serving.profile.profiler import (
     LOOKS,
     PROBES,
     PROOF_SECONDS,
+    measure_capacity,
+    plan_proof,
+)
+from millrace.serving.profile.proof import schedule_for
+from millrace.serving.profile.ranking import (
     Considered,
     choose,
     configured,
-    measure_capacity,
-    plan_proof,
     rank,
     shortlist,
 )
-from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.search import BatchConfiguration, Prediction, Setup
 from millrace.serving.profile.service_times import Level, ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
