@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -192,9 +193,16 @@ class KeptTimes:
         """Keep what was measured, here and in the MLflow run."""
         text = json.dumps(times.to_json())
         file = self._file(setup)
+        self._remove_old()
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_private(file, text)
         run.log_text(text, f"profile/{_file_name(setup)}")
+
+    def _remove_old(self) -> None:
+        """Remove what is too old to be used again, of any version."""
+        for folder in (self.installation.home / FOLDER).glob("*"):
+            if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _file(self, setup: Setup) -> Path:
         facts = (self.machine.kind, self.machine.cores, self.engine, dict(self.goal.rows))
