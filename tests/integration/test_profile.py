@@ -133,6 +133,7 @@ def test_a_profile_of_another_machine_is_refused_with_its_reason(
     assert "was made with nvidia-pytriton 0.1" in refusal(line, "moved")
 
 
+@pytest.mark.chaos
 def test_a_slow_version_is_not_proved_and_not_served(line: Line) -> None:
     version = planted(line, "slow", p99_ms=2, rate=50, slow=True)
     found = profiled(line, version)
