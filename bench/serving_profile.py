@@ -7,14 +7,14 @@ delay below, each measured as the profile measures those that it puts first.
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from bench.home import own_home
-from bench.measure import Row, measure_rows
+from bench.measure import Row, measure_in_turn, measure_rows
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
 from millrace.models.config.slo_spec import SloSpec
@@ -115,10 +115,9 @@ def beside_brute_force(digits: Digits) -> Row:
     with profiled_model(digits.artifact, digits.rows) as model:
         all_of_them = {each: digits.capacity(model, each) for each in grid()}
         best = max(all_of_them, key=lambda each: all_of_them[each])
-        a, b = in_turn(
-            partial(digits.capacity, model, chosen), partial(digits.capacity, model, best)
-        )
-    ratio = statistics.median(x / y for x, y in zip(a, b, strict=True))
+        one, other = (partial(digits.capacity, model, each) for each in (chosen, best))
+        rounds = measure_in_turn(one, other, ROUNDS)
+    ratio, a, b = rounds.ratio, rounds.a, rounds.b
     return Row(
         name="SP1",
         what=f"requests/s in 20 ms: profile ({chosen}) ÷ brute force over {len(grid())} ({best})",
@@ -179,10 +178,9 @@ def beside_defaults(digits: Digits) -> Row:
     """SP3: requests/s within the bound, profiled against the defaults of the pipeline file."""
     chosen, current = digits.found.chosen.configuration, configured(digits.artifact.serving)
     with profiled_model(digits.artifact, digits.rows) as model:
-        a, b = in_turn(
-            partial(digits.capacity, model, chosen), partial(digits.capacity, model, current)
-        )
-    ratio = statistics.median(x / y for x, y in zip(a, b, strict=True))
+        one, other = (partial(digits.capacity, model, each) for each in (chosen, current))
+        rounds = measure_in_turn(one, other, ROUNDS)
+    ratio, a, b = rounds.ratio, rounds.a, rounds.b
     return Row(
         name="SP3",
         what=f"requests/s in 20 ms: profiled ({chosen}) ÷ defaults",
@@ -191,9 +189,3 @@ def beside_defaults(digits: Digits) -> Row:
         holds=ratio >= 1.3,
         samples={"profiled": a, "defaults": b},
     )
-
-
-def in_turn(a: Callable[[], float], b: Callable[[], float]) -> tuple[list[float], list[float]]:
-    """Measure both in turn, `ROUNDS` times."""
-    pairs = [(a(), b()) for _ in range(ROUNDS)]
-    return [each for each, _ in pairs], [each for _, each in pairs]

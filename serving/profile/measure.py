@@ -82,7 +82,6 @@ class _Sender:
     def __init__(self, setup: Setup, sizes: Mapping[int, float], largest: int) -> None:
         self.setup, self.sizes, self.largest = setup, sizes, largest
         self.bursts = 0
-        self._alone = 0.0
         self._drawn = np.random.default_rng(0)
 
     def send_bursts(self, model: ProfiledModel, serving: ServingSpec) -> None:
