@@ -39,7 +39,6 @@ SIZES, DELAYS = (1, 16, 64), (0, 2000)
 ROUNDS = 3
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 LOAD_SECONDS, REPEATS = 4.0, 3
-WARM_UP = 50
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
@@ -87,15 +86,8 @@ class Digits:
 
     def capacity(self, model: ProfiledModel, configuration: BatchConfiguration) -> float:
         """Return the highest rate within the bound of a configuration."""
-        load(model, self.artifact, configuration)
+        model.serve(configuration)
         return measure_capacity(model, GOAL, self.found.chosen.measured or GOAL.rate)
-
-
-def load(model: ProfiledModel, artifact: Artifact, configuration: BatchConfiguration) -> None:
-    """Serve a configuration, and send some requests before others are measured."""
-    model.load(artifact.serving.model_copy(update=configuration.settings))
-    for _ in range(WARM_UP):
-        model.send(np.zeros(1), np.ones(1, np.int64))
 
 
 def grid() -> list[BatchConfiguration]:
@@ -139,7 +131,7 @@ def beside_triton(digits: Digits) -> Row:
     with profiled_model(digits.artifact, digits.rows) as model:
         most = digits.capacity(model, configuration)
         for share in LOADS:
-            load(model, digits.artifact, configuration)
+            model.serve(configuration)
             rate = share * most
             many = int(np.clip(rate * LOAD_SECONDS, 300, 5000))
             expected.append(predict(configuration, times, Demand.of(GOAL, 4000), rate))

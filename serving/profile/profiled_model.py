@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.profile.search import BatchConfiguration
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import latest, loaded_anew
@@ -25,6 +26,7 @@ from millrace.serving.triton.version_folder import Artifact
 
 MODEL = "profiled"
 VERSION = 1
+WARM_UP = 50
 DIFFERENT_REQUESTS = 64
 """How many requests of a size are made before a run; more would need memory and show no more."""
 
@@ -60,6 +62,12 @@ class ProfiledModel:
         config = config_of(MODEL, artifact, version_policy=latest(), parameters=loaded_anew())
         self.repository.write_config(config, artifact.labels)
         self.client.load(MODEL)
+
+    def serve(self, configuration: BatchConfiguration) -> None:
+        """Serve a configuration, and send some requests before others are measured."""
+        self.load(self.artifact.serving.model_copy(update=configuration.settings))
+        for _ in range(WARM_UP):
+            self.send(np.zeros(1), np.ones(1, np.int64))
 
     def send(self, due: NDArray[np.float64], rows: NDArray[np.int64], **looks: object) -> SentLoad:
         """Send requests of so many rows when they are due; see `OpenLoop.send`."""

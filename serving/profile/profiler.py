@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
-from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
@@ -51,7 +50,6 @@ At a high rate the slowest requests come in bursts, and tens of thousands are ne
 """
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
-WARM_UP = 50
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class Profiler:
     def _with_capacity(self, model: ProfiledModel, considered: Considered) -> Considered:
         """Return a configuration with the highest rate that real requests show within the bound."""
         configuration = considered.configuration
-        _load(model, self.artifact.serving, configuration)
+        model.serve(configuration)
         rate = measure_capacity(model, self.goal, considered.predicted or self.goal.rate)
         self.say(f"{configuration}: {rate:.0f} requests/s within {self.goal.p99_ms:g} ms")
         return replace(considered, measured=rate)
@@ -169,7 +167,7 @@ class Profiler:
         rate: float,
         schedule: Schedule,
     ) -> tuple[SentLoad, Verdict]:
-        _load(model, self.artifact.serving, configuration)
+        model.serve(configuration)
         bound = (self.goal.p99_ms or np.inf) / 1e3
         demand = Demand.of(self.goal, schedule.looks[-1]).at(rate)
 
@@ -232,13 +230,6 @@ def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
         if schedule.looks[-1] / rate <= PROOF_SECONDS:
             return rate, schedule
     return max(rate, min(schedule.looks[-1] / PROOF_SECONDS, capacity / 2)), schedule
-
-
-def _load(model: ProfiledModel, serving: ServingSpec, configuration: BatchConfiguration) -> None:
-    """Serve a configuration, and send some requests before others are measured."""
-    model.load(serving.model_copy(update=configuration.settings))
-    for _ in range(WARM_UP):
-        model.send(np.zeros(1), np.ones(1, np.int64))
 
 
 def _proof(goal: SloSpec, load: SentLoad, verdict: Verdict) -> Proof:
