@@ -18,10 +18,10 @@ from bench.measure import Row, measure_in_turn, measure_rows
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, configured
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.profiler import Found, Profiler, measure_capacity
-from millrace.serving.profile.ranking import configured
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
@@ -30,6 +30,7 @@ from millrace.serving.profile.search import (
     predict,
     setups,
 )
+from millrace.serving.profile.workload import Configuration, Effort
 from millrace.serving.triton.version_folder import Artifact
 
 PIPELINE = Path("examples/digits.yaml")
@@ -74,20 +75,25 @@ class Digits:
     @cached_property
     def found(self) -> Found:
         """The profile, made once."""
-        return Profiler(
-            artifact=self.artifact,
-            rows=self.rows,
-            goal=GOAL,
-            cores=CORES,
-            measured=lambda _: None,
-            keep=lambda *_: None,
-            say=lambda _: None,
-        ).run()
+        kept = NothingKept()
+        workload = BatchWorkload(self.artifact, self.rows, GOAL, CORES, kept, lambda _: None)
+        return Profiler(workload, GOAL, lambda _: None).run()
 
-    def capacity(self, model: ProfiledModel, configuration: BatchConfiguration) -> float:
+    def capacity(self, model: ProfiledModel, configuration: Configuration) -> float:
         """Return the highest rate within the bound of a configuration."""
         model.serve(configuration)
-        return measure_capacity(model, GOAL, self.found.chosen.measured or GOAL.rate)
+        start = self.found.chosen.measured or GOAL.rate
+        return measure_capacity(BatchTarget(model, GOAL), GOAL, start, Effort())
+
+
+class NothingKept:
+    """Measurements that are not kept; a `Kept`."""
+
+    def read(self, name: str, parse: object) -> None:
+        """Return None."""
+
+    def write(self, name: str, measured: object) -> None:
+        """Keep nothing."""
 
 
 def grid() -> list[BatchConfiguration]:

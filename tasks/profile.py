@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import Machine, measure_other_load, this_machine
@@ -20,12 +20,14 @@ from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.serving_profiles import FILE, store_profile
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import CANDIDATE_TAG, CHALLENGER, ModelVersion
+from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.engine import engine_of
 from millrace.serving.profile.profiler import Found, Profiler
-from millrace.serving.profile.ranking import Considered
-from millrace.serving.profile.record import Configuration, ServingProfile
-from millrace.serving.profile.search import Setup
-from millrace.serving.profile.service_times import ServiceTimes
+from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of
+from millrace.serving.profile.stream_workload import StreamWorkload
+from millrace.serving.profile.workload import Considered, Workload
+from millrace.serving.triton.version_config import triton_kind
+from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import has_failed
@@ -34,8 +36,9 @@ from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
 from millrace.tasks.run_names import code_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
 FOLDER = "profiles"
 KEPT_SECONDS = 24 * 3600.0
 """How long measurements are used again: a machine changes."""
@@ -67,9 +70,9 @@ class Profiled:
             "configurations": [
                 {
                     **each.configuration.settings,
-                    "capacity": each.measured if each.measured is not None else each.predicted,
+                    "capacity": each.most,
                     "is_measured": each.measured is not None,
-                    "p99_ms": each.at_goal.p99_ms,
+                    **each.at_goal,
                 }
                 for each in self.found.considered
             ],
@@ -112,24 +115,22 @@ def profile_version(
     version = find_version(registry, pipeline.name, number)
     package = registry.fetch(version)
     steps = steps_of(version.kind)
-    rows = steps.load_rows(package)
     artifact = steps.evidence(package, installation).artifact()
+    _require_backend(artifact, version)
     machine, engine = this_machine(), engine_of(artifact)
     _warn_if_busy()
-    kept = KeptTimes(installation, version, machine, engine, goal, anew=anew)
     tags = code_version(pipeline.folder)
     with tracked_run(installation, pipeline.name, tags, system_metrics=False) as run:
         run.rename(f"profile {version.title}")
         run.log_params({"version": version.version, **_flat(goal)})
-        found = Profiler(
-            artifact=artifact,
-            rows=rows,
-            goal=goal,
-            cores=machine.cores,
-            measured=kept.read,
-            keep=partial(kept.write, run),
-            say=log.info,
-        ).run()
+        kept = KeptTimes(installation, run, version, machine, engine, goal, anew=anew)
+        inputs = steps.load_rows(package)
+        workload: Workload
+        if goal.is_streamed:
+            workload = StreamWorkload(artifact, inputs["text_input"], goal, kept, log.info)
+        else:
+            workload = BatchWorkload(artifact, inputs, goal, machine.cores, kept, log.info)
+        found = Profiler(workload, goal, log.info).run()
         profile = make_profile(version, goal, found, machine, engine)
         _log(run, profile, found)
         store_profile(registry, version, profile.to_json(), profile.summary())
@@ -159,12 +160,25 @@ def find_version(registry: Registry, model: str, number: int | None) -> ModelVer
     return found
 
 
+def _require_backend(artifact: Artifact, version: ModelVersion) -> None:
+    """Raise InputError if the Triton that Millrace starts cannot serve the version."""
+    backend = triton_kind(artifact).special_backend(artifact)
+    if backend is not None:
+        raise InputError(
+            f"{version.title} cannot be profiled here",
+            seen=f"it needs Triton's backend {backend}, which is in NVIDIA's container",
+            valid="a version that the Triton of `millrace up` serves",
+            hint="choose another variant in export.variants",
+        )
+
+
 @dataclass(frozen=True)
 class KeptTimes:
-    """What was measured of a version, so that an interrupted profile goes on where it was.
+    """What was measured of a version; a `Kept` of the last day, and of the MLflow run.
 
     Attributes:
         installation: has the folder.
+        run: the MLflow run.
         version: the version.
         machine: the machine.
         engine: what computes the version.
@@ -173,30 +187,31 @@ class KeptTimes:
     """
 
     installation: Installation
+    run: TrackedRun
     version: ModelVersion
     machine: Machine
     engine: str
     goal: SloSpec
     anew: bool = False
 
-    def read(self, setup: Setup) -> ServiceTimes | None:
+    def read(self, name: str, parse: "Callable[[Any], T]") -> T | None:
         """Return what was measured in the last day; None if nothing was, or it is damaged."""
-        file = self._file(setup)
+        file = self._file(name)
         try:
             if self.anew or time.time() - file.stat().st_mtime > KEPT_SECONDS:
                 return None
-            return ServiceTimes.from_json(json.loads(file.read_text()))
+            return parse(json.loads(file.read_text()))
         except (OSError, ValueError):
             return None
 
-    def write(self, run: TrackedRun, setup: Setup, times: ServiceTimes) -> None:
+    def write(self, name: str, measured: Any) -> None:
         """Keep what was measured, here and in the MLflow run."""
-        text = json.dumps(times.to_json())
-        file = self._file(setup)
+        text = json.dumps(measured)
+        file = self._file(name)
         self._remove_old()
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_private(file, text)
-        run.log_text(text, f"profile/{_file_name(setup)}")
+        self.run.log_text(text, f"profile/{file.name}")
 
     def _remove_old(self) -> None:
         """Remove what is too old to be used again, of any version."""
@@ -204,15 +219,12 @@ class KeptTimes:
             if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _file(self, setup: Setup) -> Path:
-        facts = (self.machine.kind, self.machine.cores, self.engine, dict(self.goal.rows))
+    def _file(self, measurement: str) -> Path:
+        sizes = (self.goal.rows, self.goal.prompt_tokens, self.goal.answer_tokens)
+        facts = (self.machine.kind, self.machine.cores, self.engine, *map(dict, sizes))
         key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
         name = f"{self.version.model}-{self.version.version}-{self.version.digest[:12]}-{key}"
-        return self.installation.home / FOLDER / name / _file_name(setup)
-
-
-def _file_name(setup: Setup) -> str:
-    return f"times-{setup.instances}x{setup.threads}.json"
+        return self.installation.home / FOLDER / name / f"{measurement}.json"
 
 
 def make_profile(
@@ -228,8 +240,9 @@ def make_profile(
         configuration=Configuration(settings=found.chosen.configuration.settings),
         rate=found.rate,
         capacity=found.chosen.measured or 0.0,
-        confidence=found.schedule.confidence,
-        proofs=(found.proof,),
+        confidence=found.confidence,
+        proofs=found.proofs,
+        figures=found.figures,
         client=found.client,
         machine=str(machine),
         machine_kind=machine.kind,
@@ -244,30 +257,30 @@ def points_of(found: Found) -> list[ProfilePoint]:
     return [
         ProfilePoint(
             str(each.configuration),
-            each.measured if each.measured is not None else each.predicted,
-            each.at_goal.p99_ms,
+            each.most,
+            each.at_goal,
             is_measured=each.measured is not None,
             is_chosen=each.configuration == found.chosen.configuration,
             is_current=each.configuration == found.current.configuration,
         )
         for each in found.considered
-        if each.measured is not None or each.predicted > 0
+        if each.most > 0
     ]
 
 
 def _log(run: TrackedRun, profile: ServingProfile, found: Found) -> None:
-    proof = profile.proofs[0]
     metrics = {
         "capacity": profile.capacity,
         "capacity_of_pipeline_file": found.current.measured,
-        "p99_ms": proof.p99_ms,
-        "p50_ms": proof.p50_ms,
+        **found.figures,
     }
+    for proof in profile.proofs:
+        metrics |= {proof.bound: proof.p99_ms, proof.bound.replace("p99", "p50"): proof.p50_ms}
     run.log_metrics({name: value for name, value in metrics.items() if value is not None})
-    bound = profile.goal.p99_ms or 0.0
     with drawing_process() as drawing:
         drawing.begin({})
-        figure = partial(profile_figure, points_of(found), profile.goal.rate, bound)
+        bounds = bounds_of(profile.goal)
+        figure = partial(profile_figure, points_of(found), profile.goal.rate, bounds)
         drawing.add({"profile.png": figure})
         run.log_report({FILE: profile.to_json()}, drawing.pictures())
     run.describe(f"{profile.summary()}. Served with: {profile.configuration}.")
@@ -289,13 +302,15 @@ def _warn_if_busy() -> None:
 
 def describe(considered: Considered) -> tuple[str, ...]:
     """Return a configuration, its capacity and its p99 at the goal's rate, for a table."""
-    made = considered.configuration
-    is_real = considered.measured is not None
-    most = considered.measured if is_real else considered.predicted
     return (
-        f"{made.setup.instances} × {made.setup.threads}",
-        str(made.max_batch_size),
-        str(made.delay),
-        f"{'' if is_real else '~'}{most:,.0f}",
-        f"{considered.at_goal.p99_ms:.3g}",
+        *considered.configuration.cells.values(),
+        f"{'~' if considered.measured is None else ''}{considered.most:,.4g}",
+        *(f"{each:.3g}" for each in considered.at_goal.values()),
     )
+
+
+def head_of(found: Found) -> tuple[str, ...]:
+    """Return the titles of the columns of `describe`."""
+    first = found.considered[0]
+    bounds = (key.removesuffix("_ms").replace("_", " ") + " ms" for key in first.at_goal)
+    return (*first.configuration.cells, "requests/s within", *bounds)

@@ -44,15 +44,13 @@ def profile(
 
 
 def _show(found: "Profiled") -> None:
-    from millrace.tasks.profile import describe
+    from millrace.tasks.profile import describe, head_of
 
     profile = found.profile
     print_note = partial(console.print_hint, label="note")
     title = f"{profile.model} version {profile.version}, on {profile.machine}"
-    bound = f"{profile.goal.p99_ms:g} ms"
-    head = ("instances × threads", "batch", "delay µs", f"requests/s in {bound}", "p99 ms")
     rows = [describe(each) for each in found.found.considered[:SHOWN]]
-    console.print_table(title, head, rows)
+    console.print_table(title, head_of(found.found), rows)
     print_note(f"p99 is expected, at {profile.goal.rate:g} requests/s; ~: expected, not measured")
     report(f"goal {profile.summary()}")
     for each in profile.proofs:
@@ -62,7 +60,9 @@ def _show(found: "Profiled") -> None:
         )
     gain = profile.capacity / found.found.current.measured if found.found.current.measured else None
     more = f", {gain:.2f} times the pipeline file's" if gain is not None else ""
-    report(f"  most within the bound: {profile.capacity:,.0f} requests/s{more}")
+    report(f"  most within the goal: {profile.capacity:,.4g} requests/s{more}")
+    for name, value in profile.figures.items():
+        report(f"  {name}: {value:,.3g}")
     report(
         f"  the load generator used {profile.client.core_share:.0%} of a core and was at most "
         f"{profile.client.lateness_p99_ms:.2g} ms late (p99)"
@@ -77,14 +77,14 @@ def _show(found: "Profiled") -> None:
 def explain(found: "Profiled") -> list[str]:
     """Return what is missing to the goal, and the nearest goals that can be met."""
     profile, chosen = found.profile, found.found.chosen
-    proof = profile.proofs[0]
     lines = []
-    if proof.p99_ms is not None and proof.p99_ms > proof.bound_ms:
-        ratio = proof.p99_ms / proof.bound_ms
-        lines.append(
-            f"p99 is {ratio:.2f} times the bound; at this rate set serving.slo.p99_ms to "
-            f"{1.2 * proof.p99_ms:.3g}"
-        )
+    for proof in profile.proofs:
+        if proof.p99_ms is not None and proof.p99_ms > proof.bound_ms:
+            ratio = proof.p99_ms / proof.bound_ms
+            lines.append(
+                f"p99 is {ratio:.2f} times the bound; at this rate set serving.slo.{proof.bound} "
+                f"to {1.2 * proof.p99_ms:.3g}"
+            )
     if chosen.measured and chosen.measured < profile.rate:
         lines.append(f"or at this bound set serving.slo.rate to {0.9 * chosen.measured:.3g}")
     return lines or ["more requests are needed to prove it: run the command again"]

@@ -87,7 +87,7 @@ class _Sender:
     def send_bursts(self, model: ProfiledModel, serving: ServingSpec) -> None:
         """Send requests together, so that each burst is one batch."""
         delayed = BatchConfiguration(self.setup, self.largest, BURST_DELAY)
-        model.load(serving.model_copy(update=delayed.settings))
+        model.triton.load(serving.model_copy(update=delayed.settings))
         biggest = np.full(1, max(self.sizes))
         for _ in range(WARM_UP * self.setup.instances):
             _answer_seconds(model, biggest)
@@ -105,7 +105,7 @@ class _Sender:
     def send_levels(self, model: ProfiledModel, serving: ServingSpec) -> None:
         """Send requests of independent clients, at higher and higher rates."""
         configuration = BatchConfiguration(self.setup, self.largest)
-        model.load(serving.model_copy(update=configuration.settings))
+        model.triton.load(serving.model_copy(update=configuration.settings))
         biggest = np.full(1, max(self.sizes))
         alone = float(np.median([_answer_seconds(model, biggest) for _ in range(WARM_UP)]))
         rate = FIRST_LOAD / alone

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.profile.search import BatchConfiguration
+from millrace.serving.profile.record import Configuration as Settings
+from millrace.serving.profile.workload import Configuration
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import latest, loaded_anew
@@ -32,25 +33,25 @@ DIFFERENT_REQUESTS = 64
 
 
 @dataclass
-class ProfiledModel:
+class OwnTriton:
     """A version on a Triton that nothing else uses.
 
     Attributes:
         client: the server.
+        endpoint: its address.
         repository: its models.
         artifact: the version.
-        rows: rows to send, by input.
-        loop: sends requests.
     """
 
     client: TritonClient
+    endpoint: Endpoint
     repository: Repository
     artifact: Artifact
-    rows: Mapping[str, Array]
-    loop: OpenLoop
-    sent: list[tuple[SentLoad, NDArray[np.int64]]] = field(default_factory=list)
-    """What was sent, with the rows of each request."""
-    _requests: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def serve(self, configuration: Configuration) -> None:
+        """Serve the version with a configuration, and with the rest of its own settings."""
+        settings = Settings(settings=configuration.settings)
+        self.load(settings.apply(self.artifact.serving))
 
     def load(self, serving: ServingSpec) -> None:
         """Serve the version with these settings.
@@ -63,9 +64,52 @@ class ProfiledModel:
         self.repository.write_config(config, artifact.labels)
         self.client.load(MODEL)
 
-    def serve(self, configuration: BatchConfiguration) -> None:
+
+@contextmanager
+def own_triton(artifact: Artifact, flags: Sequence[str] = ()) -> Iterator[OwnTriton]:
+    """Run a Triton of its own with a version, which `load` has still to load.
+
+    Args:
+        artifact: the version.
+        flags: more of Triton's arguments.
+    """
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-profile-")))
+        installation = Installation(home, "", "").prepared()
+        repository = Repository(installation.model_repository, installation.staging)
+        repository.stage(MODEL, VERSION, artifact)
+        endpoint = _free_endpoint()
+        client = stack.enter_context(
+            server.running(
+                *(installation, endpoint),
+                extra_environment={ENDS_WITH_PARENT: "1"},
+                guarded=False,
+                flags=flags,
+            )
+        )
+        yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
+
+
+@dataclass
+class ProfiledModel:
+    """A version that answers at once, and requests for it.
+
+    Attributes:
+        triton: serves it.
+        rows: rows to send, by input.
+        loop: sends requests.
+        sent: what was sent, with the rows of each request.
+    """
+
+    triton: OwnTriton
+    rows: Mapping[str, Array]
+    loop: OpenLoop
+    sent: list[tuple[SentLoad, NDArray[np.int64]]] = field(default_factory=list)
+    _requests: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def serve(self, configuration: Configuration) -> None:
         """Serve a configuration, and send some requests before others are measured."""
-        self.load(self.artifact.serving.model_copy(update=configuration.settings))
+        self.triton.serve(configuration)
         for _ in range(WARM_UP):
             self.send(np.zeros(1), np.ones(1, np.int64))
 
@@ -91,30 +135,15 @@ class ProfiledModel:
 def profiled_model(
     artifact: Artifact, rows: Mapping[str, Array], flags: Sequence[str] = ()
 ) -> Iterator[ProfiledModel]:
-    """Run a Triton of its own with a version, which `load` has still to load.
+    """Run a Triton of its own with a version that answers at once, which is still to be loaded.
 
     Args:
         artifact: the version.
         rows: rows to send, by input.
         flags: more of Triton's arguments.
     """
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-profile-")))
-        installation = Installation(home, "", "").prepared()
-        repository = Repository(installation.model_repository, installation.staging)
-        repository.stage(MODEL, VERSION, artifact)
-        endpoint = _free_endpoint()
-        client = stack.enter_context(
-            server.running(
-                *(installation, endpoint),
-                extra_environment={ENDS_WITH_PARENT: "1"},
-                guarded=False,
-                flags=flags,
-            )
-        )
-        loop = stack.enter_context(OpenLoop(endpoint))
-        staged = repository.artifact(MODEL, VERSION)
-        yield ProfiledModel(client, repository, staged, rows, loop)
+    with own_triton(artifact, flags) as triton, OpenLoop(triton.endpoint) as loop:
+        yield ProfiledModel(triton, rows, loop)
 
 
 def _free_endpoint() -> Endpoint:

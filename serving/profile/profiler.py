@@ -9,38 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from millrace.models.common.arrays import Array
 from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.measure import measure_times
-from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.proof import Schedule, Verdict, schedule_for
-from millrace.serving.profile.ranking import (
+from millrace.serving.profile.ranking import choose, shortlist
+from millrace.serving.profile.record import Client, Proof, bounds_of
+from millrace.serving.profile.workload import (
+    Configuration,
     Considered,
-    choose,
-    configurations_of,
-    configured,
-    rank,
-    shortlist,
+    Effort,
+    Sent,
+    Target,
+    Values,
+    Workload,
 )
-from millrace.serving.profile.record import Client, Proof
-from millrace.serving.profile.search import (
-    BatchConfiguration,
-    Demand,
-    Setup,
-    configurations,
-    setups,
-)
-from millrace.serving.profile.service_times import ServiceTimes
-from millrace.serving.triton.open_loop import SentLoad
-from millrace.serving.triton.version_config import triton_kind
-from millrace.serving.triton.version_folder import Artifact
 
 PROBE_SECONDS, FEWEST_PROBED, MOST_PROBED = 2.5, 300, 5000
-LONGEST_PROBE = 10.0
-"""Seconds after which even the fewest requests are not waited for."""
-PROBES, PROBE_STEP = 5, 1.3
+PROBE_STEP = 1.3
 PROOF_SECONDS = 90.0
 """Longest proof, unless even the first look takes longer."""
 LOOKS = (2, 8, 24, 80, 240)
@@ -50,6 +35,7 @@ At a high rate the slowest requests come in bursts, and tens of thousands are ne
 """
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
+PROOF_SEED = 24
 
 
 @dataclass(frozen=True)
@@ -61,140 +47,106 @@ class Found:
         current: the configuration of the pipeline file.
         chosen: the configuration that was chosen.
         rate: requests per second of the proof.
-        proof: what real requests said about the bound.
+        proofs: what real requests said about each bound.
         client: what the load generator needed for them.
-        schedule: how the proof was planned.
-        load: the requests of the proof.
-        times: what was measured, by instances and threads.
+        confidence: of the proofs.
+        figures: further latencies of the proof in milliseconds, by name.
     """
 
     considered: tuple[Considered, ...]
     current: Considered
     chosen: Considered
     rate: float
-    proof: Proof
+    proofs: tuple[Proof, ...]
     client: Client
-    schedule: Schedule
-    load: SentLoad
-    times: Mapping[Setup, ServiceTimes]
+    confidence: float
+    figures: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """Profiles one version of a model that answers at once.
+    """Profiles one version.
 
     Attributes:
-        artifact: the version.
-        rows: rows to send, by input.
-        goal: the goal, with `p99_ms`.
-        cores: cores of the machine that the server may use.
-        measured: returns what was measured before for instances and threads; None if nothing was.
-        keep: keeps what was measured, so that an interrupted profile goes on from there.
+        workload: the version, and the requests of its goal.
+        goal: the goal.
         say: reports what is done.
     """
 
-    artifact: Artifact
-    rows: Mapping[str, Array]
+    workload: Workload
     goal: SloSpec
-    cores: int
-    measured: Callable[[Setup], ServiceTimes | None]
-    keep: Callable[[Setup, ServiceTimes], None]
     say: Callable[[str], None]
 
     def run(self) -> Found:
         """Measure, rank, decide and prove.
 
         Raises:
+            InputError: the version cannot answer such requests.
             WorkError: the model does not answer.
         """
-        signature = triton_kind(self.artifact).signature(self.artifact)
-        batches = signature is None or signature.batches
-        current = configured(self.artifact.serving)
-        if not batches:
-            current = replace(current, max_batch_size=max(self.goal.rows), delay=0)
-        found = setups(self.cores)
-        if current.setup not in found:
-            found.append(current.setup)
-        times = {each: self._times(each) for each in found}
-        all_of_them = configurations(found, max(self.goal.rows), batches)
-        if current not in all_of_them:
-            all_of_them.append(current)
-        self.say(f"ranking {len(all_of_them)} configurations")
-        ranked = rank(all_of_them, times, self.goal)
-        with profiled_model(self.artifact, self.rows) as model:
-            decided = [self._with_capacity(model, each) for each in shortlist(ranked, current)]
+        effort, current = self.workload.effort, self.workload.current
+        ranked = self.workload.rank()
+        self.say(f"ranked {len(ranked)} configurations")
+        candidates = shortlist(ranked, current, effort.shortlist)
+        with self.workload.running() as target:
+            decided = [self._with_capacity(target, each, effort) for each in candidates]
             chosen, present = choose(decided, current)
             rate, schedule = plan_proof(self.goal.rate, chosen.measured or 0.0)
-            self.say(f"proving p99 at {rate:g} requests/s: {chosen.configuration}")
-            load, verdict = self._prove(model, chosen.configuration, rate, schedule)
-        rest = [each for each in ranked if each.configuration not in configurations_of(decided)]
+            self.say(f"proving the goal at {rate:.4g} requests/s: {chosen.configuration}")
+            sent, proofs = self._prove(target, chosen.configuration, rate, schedule)
+        rest = [each for each in ranked if each not in candidates]
         tried = sorted(decided, key=lambda each: -(each.measured or 0.0))
         return Found(
             considered=(*tried, *rest),
             current=present,
             chosen=chosen,
             rate=rate,
-            proof=_proof(self.goal, load, verdict),
-            client=_client(load),
-            schedule=schedule,
-            load=load,
-            times=times,
+            proofs=proofs,
+            client=sent.client,
+            confidence=schedule.confidence,
+            figures=sent.figures,
         )
 
-    def _times(self, setup: Setup) -> ServiceTimes:
-        known = self.measured(setup)
-        if known is not None:
-            self.say(f"{setup}: measured before")
-            return known
-        self.say(f"{setup}: measuring batches")
-        serving = self.artifact.serving
-        times = measure_times(self.artifact, self.rows, serving, setup, self.goal.rows)
-        self.keep(setup, times)
-        return times
-
-    def _with_capacity(self, model: ProfiledModel, considered: Considered) -> Considered:
-        """Return a configuration with the highest rate that real requests show within the bound."""
-        configuration = considered.configuration
-        model.serve(configuration)
-        rate = measure_capacity(model, self.goal, considered.predicted or self.goal.rate)
-        self.say(f"{configuration}: {rate:.0f} requests/s within {self.goal.p99_ms:g} ms")
+    def _with_capacity(self, target: Target, considered: Considered, effort: Effort) -> Considered:
+        """Return a configuration with the highest rate that real requests show within the goal."""
+        target.serve(considered.configuration)
+        rate = measure_capacity(target, self.goal, considered.predicted or self.goal.rate, effort)
+        self.say(f"{considered.configuration}: {rate:.3g} requests/s within the goal")
         return replace(considered, measured=rate)
 
     def _prove(
-        self,
-        model: ProfiledModel,
-        configuration: BatchConfiguration,
-        rate: float,
-        schedule: Schedule,
-    ) -> tuple[SentLoad, Verdict]:
-        model.serve(configuration)
-        bound = (self.goal.p99_ms or np.inf) / 1e3
-        demand = Demand.of(self.goal, schedule.looks[-1]).at(rate)
+        self, target: Target, configuration: Configuration, rate: float, schedule: Schedule
+    ) -> tuple[Sent, tuple[Proof, ...]]:
+        target.serve(configuration)
+        bounds = bounds_of(self.goal)
 
-        def is_decided(latency: NDArray[np.float64]) -> bool:
-            if schedule.is_hopeless(latency, bound):
+        def is_decided(values: Values) -> bool:
+            pairs = [(values[key], bound / 1e3) for key, bound in bounds.items()]
+            if any(schedule.is_hopeless(each, bound) for each, bound in pairs):
                 return True
-            return len(latency) > HOPELESS and schedule.judge(latency, bound).is_proved
+            return all(schedule.first_verdict(each, bound).is_proved for each, bound in pairs)
 
         looks = (HOPELESS, *schedule.looks)
-        load = model.send(demand.times, demand.rows, looks=looks, is_decided=is_decided)
-        verdicts = list(schedule.judge_all(load.latency, bound))
-        proved = (each for each in verdicts if each.is_proved)
-        last = verdicts[-1] if verdicts else schedule.judge(load.latency, bound)
-        return load, next(proved, last)
+        sent = target.send(rate, schedule.looks[-1], PROOF_SEED, looks, is_decided)
+        proofs = (
+            _proof(key, bound, sent.values, schedule.first_verdict(sent.values[key], bound / 1e3))
+            for key, bound in bounds.items()
+        )
+        return sent, tuple(proofs)
 
 
-def measure_capacity(model: ProfiledModel, goal: SloSpec, start: float) -> float:
-    """Return the highest rate at which real requests stay within the bound; 0 if none do.
+def measure_capacity(target: Target, goal: SloSpec, start: float, effort: Effort) -> float:
+    """Return the highest rate at which real requests stay within the bounds; 0 if none do.
 
     Args:
-        model: the model, which serves a configuration.
+        target: the version, served with a configuration.
         goal: the goal.
         start: the rate to begin with, in requests per second.
+        effort: how many rates are tried, and how long.
     """
     low, high, rate = 0.0, np.inf, start
-    for number in range(PROBES):
-        if _is_within(model, goal, rate, number):
+    for number in range(effort.probes):
+        if _is_within(target, goal, rate, number, effort.longest):
             low = max(low, rate)
         else:
             high = min(high, rate)
@@ -207,12 +159,14 @@ def measure_capacity(model: ProfiledModel, goal: SloSpec, start: float) -> float
     return low
 
 
-def _is_within(model: ProfiledModel, goal: SloSpec, rate: float, seed: int) -> bool:
+def _is_within(target: Target, goal: SloSpec, rate: float, seed: int, longest: float) -> bool:
     many = int(np.clip(rate * PROBE_SECONDS, FEWEST_PROBED, MOST_PROBED))
-    many = max(1, min(many, int(rate * LONGEST_PROBE)))
-    arrivals = Demand.of(goal, many, seed).at(rate)
-    latency = model.send(arrivals.times, arrivals.rows).latency
-    return bool(np.quantile(latency, 0.99, method="higher") * 1e3 <= (goal.p99_ms or np.inf))
+    many = max(1, min(many, int(rate * longest)))
+    values = target.send(rate, many, seed).values
+    return all(
+        np.quantile(values[key], 0.99, method="higher") * 1e3 <= bound
+        for key, bound in bounds_of(goal).items()
+    )
 
 
 def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
@@ -232,11 +186,11 @@ def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
     return max(rate, min(schedule.looks[-1] / PROOF_SECONDS, capacity / 2)), schedule
 
 
-def _proof(goal: SloSpec, load: SentLoad, verdict: Verdict) -> Proof:
-    p50, p99 = np.quantile(load.latency, (0.5, 0.99), method="higher") * 1e3
+def _proof(key: str, bound: float, values: Values, verdict: Verdict) -> Proof:
+    p50, p99 = np.quantile(values[key], (0.5, 0.99), method="higher") * 1e3
     return Proof(
-        bound="p99_ms",
-        bound_ms=goal.p99_ms or 0.0,
+        bound=key,
+        bound_ms=bound,
         requests=verdict.requests,
         over=verdict.over,
         allowed=verdict.allowed,
@@ -244,8 +198,3 @@ def _proof(goal: SloSpec, load: SentLoad, verdict: Verdict) -> Proof:
         p50_ms=float(p50) if np.isfinite(p50) else None,
         p99_ms=float(p99) if np.isfinite(p99) else None,
     )
-
-
-def _client(load: SentLoad) -> Client:
-    lateness = float(np.quantile(load.lateness, 0.99)) * 1e3
-    return Client(core_share=load.client_share, lateness_p99_ms=max(0.0, lateness))

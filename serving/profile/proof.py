@@ -146,6 +146,13 @@ class Schedule:
         most = max_over(self.looks[-1], self.quantile, self.error_of_a_look)
         return int((latencies > bound).sum()) > most
 
+    def first_verdict(self, latencies: NDArray[np.float64], bound: float) -> Verdict:
+        """Return the verdict of the first look that proves the bound, or else of the last one."""
+        verdicts = list(self.judge_all(latencies, bound))
+        proved = (each for each in verdicts if each.is_proved)
+        last = verdicts[-1] if verdicts else self.judge(latencies, bound)
+        return next(proved, last)
+
     def judge_all(self, latencies: NDArray[np.float64], bound: float) -> Iterator[Verdict]:
         """Judge at each look that the latencies reach."""
         for look in self.looks:

@@ -111,6 +111,7 @@ class ServingProfile(_Record):
         capacity: most requests per second at which the goal is expected to be met.
         confidence: of the proofs.
         proofs: one for each bound of the goal.
+        figures: further figures of the proof in milliseconds or tokens, by name.
         client: what the load generator needed.
         machine: description of the machine.
         machine_kind: its kind; see `Machine.kind`.
@@ -129,6 +130,7 @@ class ServingProfile(_Record):
     capacity: float = Field(ge=0)
     confidence: float = Field(gt=0, lt=1)
     proofs: tuple[Proof, ...] = Field(min_length=1)
+    figures: Mapping[str, float] = {}
     client: Client
     machine: str
     machine_kind: str

@@ -1,8 +1,10 @@
 """The configurations that a profile chooses among, and what the event model expects of each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +69,20 @@ class BatchConfiguration:
             "instance_count": self.setup.instances,
             "intra_op_thread_count": self.setup.threads,
         }
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """What a table shows of the configuration, by title of the column."""
+        return {
+            "instances × threads": f"{self.setup.instances} × {self.setup.threads}",
+            "batch": str(self.max_batch_size),
+            "delay µs": str(self.delay),
+        }
+
+    @property
+    def group(self) -> Setup:
+        """Instances and threads, in which configurations differ most."""
+        return self.setup
 
     @property
     def batcher(self) -> Batcher:
@@ -204,16 +220,42 @@ def capacity(
     sizes = range(1, configuration.max_batch_size + 1)
     full = max(size / times.idle_seconds(size) for size in sizes)
     high = HIGHEST * full * configuration.setup.instances / float(demand.rows.mean())
+    predicted = partial(predict, configuration, times, demand)
+    return highest_rate(predicted, lambda found: _is_within(found, demand), high)
+
+
+class AtRate(Protocol):
+    """What is expected at a rate."""
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        ...
+
+
+P = TypeVar("P", bound=AtRate)
+
+
+def highest_rate(
+    predicted: Callable[[float], P], is_within: Callable[[P], bool], high: float
+) -> P | None:
+    """Return what is expected at the highest rate within the bounds; None if no rate is.
+
+    Args:
+        predicted: returns what is expected at a rate.
+        is_within: whether that is within the bounds.
+        high: a rate that is not.
+    """
     # At the lowest rates a queue delay may cost more than the bound allows.
-    begun = (predict(configuration, times, demand, share * high) for share in FIRST_SHARES)
-    best = next((each for each in begun if _is_within(each, demand)), None)
+    begun = (predicted(share * high) for share in FIRST_SHARES)
+    best = next((each for each in begun if is_within(each)), None)
     if best is None:
         return None
     low = best.rate
     while high - low > TOLERANCE * high:
         middle = np.sqrt(low * high) if high > 4 * low else (low + high) / 2
-        found = predict(configuration, times, demand, float(middle))
-        if _is_within(found, demand):
+        found = predicted(float(middle))
+        if is_within(found):
             low, best = float(middle), found
         else:
             high = float(middle)

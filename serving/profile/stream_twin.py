@@ -14,6 +14,7 @@ Source: the scheduler of OpenVINO GenAI with `dynamic_split_fuse` (Holmes et al.
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,36 @@ class StepTimes:
     prompt_token: float
     overhead: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
     noise: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the times as values that JSON has."""
+        return {
+            "sequences": list(self.sequences),
+            "seconds": list(self.seconds),
+            "prompt_token": self.prompt_token,
+            "overhead": self.overhead.tolist(),
+            "noise": self.noise.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> "StepTimes":
+        """Return the times from `to_json`.
+
+        Raises:
+            ValueError: the values are not such times.
+        """
+        try:
+            found = cls(
+                tuple(map(int, values["sequences"])),
+                tuple(map(float, values["seconds"])),
+                float(values["prompt_token"]),
+                *(np.array(values[key], np.float64) for key in ("overhead", "noise")),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"these are no times of steps: {error}") from error
+        if not found.sequences or len(found.sequences) != len(found.seconds):
+            raise ValueError("these are no times of steps: their lengths differ")
+        return found
 
     def step(self, answers: int, prompt_tokens: int) -> float:
         """Return the expected seconds of a step.

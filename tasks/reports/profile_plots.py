@@ -1,11 +1,14 @@
 """The picture of a serving profile: what each configuration takes, and how fast it answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+HEIGHT = 10.0
+"""How many times the bound the picture shows at most; what is far beyond it would hide the rest."""
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,8 @@ class ProfilePoint:
 
     Attributes:
         name: the configuration in words.
-        capacity: requests per second within the bound.
-        p99_ms: p99 latency at the goal's rate, as expected.
+        capacity: requests per second within the goal.
+        at_goal: p99 at the goal's rate in milliseconds, as expected, by bound.
         is_measured: whether `capacity` is of real requests; else the event model expects it.
         is_chosen: whether it was chosen.
         is_current: whether the pipeline file has it.
@@ -23,59 +26,67 @@ class ProfilePoint:
 
     name: str
     capacity: float
-    p99_ms: float
+    at_goal: Mapping[str, float]
     is_measured: bool = False
     is_chosen: bool = False
     is_current: bool = False
 
 
-def profile_figure(points: Sequence[ProfilePoint], rate: float, bound_ms: float) -> "Figure":
-    """Draw throughput within the bound against p99 at the goal's rate.
+def profile_figure(
+    points: Sequence[ProfilePoint], rate: float, bounds: Mapping[str, float]
+) -> "Figure":
+    """Draw throughput within the goal against p99 at the goal's rate, for each bound.
 
     Args:
         points: the configurations.
         rate: the goal's rate, in requests per second.
-        bound_ms: the goal's bound.
+        bounds: the goal's bounds in milliseconds.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    plain = [each for each in points if not each.is_measured]
-    real = [each for each in points if each.is_measured]
-    axes.scatter(
-        [each.capacity for each in plain],
-        [each.p99_ms for each in plain],
-        *(18, "tab:gray"),
-        alpha=0.6,
-        label="expected",
-    )
-    axes.scatter(
-        [each.capacity for each in real],
-        [each.p99_ms for each in real],
-        *(45, "tab:blue"),
-        label="with real requests",
-    )
+    figure = Figure(figsize=(8, 1 + 4 * len(bounds)), layout="constrained")
+    panels = figure.subplots(len(bounds), sharex=True, squeeze=False)[:, 0]
+    for axes, (key, bound) in zip(panels, bounds.items(), strict=True):
+        _draw_bound(axes, points, key, bound)
+        axes.axvline(rate, color="tab:red", linewidth=1, linestyle=":", label=f"goal, {rate:g}/s")
+        axes.set_ylabel(f"{_in_words(key)} at {rate:g} requests/s, ms")
+        axes.legend(fontsize=8)
+    panels[-1].set_xlabel("requests/s within the goal")
+    return figure
+
+
+def _in_words(key: str) -> str:
+    return key.removesuffix("_ms").replace("_", " ")
+
+
+def _draw_bound(axes: Any, points: Sequence[ProfilePoint], key: str, bound: float) -> None:
+    for is_measured, size, color, alpha, label in (
+        (False, 18, "tab:gray", 0.6, "expected"),
+        (True, 45, "tab:blue", 1.0, "with real requests"),
+    ):
+        chosen = [each for each in points if each.is_measured == is_measured]
+        places = [each.capacity for each in chosen], [each.at_goal[key] for each in chosen]
+        axes.scatter(*places, size, color, alpha=alpha, label=label)
     for each in points:
         if each.is_chosen or each.is_current:
-            place = (each.capacity, each.p99_ms)
-            color = "tab:green" if each.is_chosen else "tab:orange"
-            words = [("chosen", each.is_chosen), ("pipeline file", each.is_current)]
-            said = " and ".join(word for word, is_so in words if is_so)
-            axes.scatter([each.capacity], [each.p99_ms], 130, color, marker="*", zorder=3)
-            axes.annotate(
-                f"{said}: {each.name}",
-                place,
-                xytext=(0, 9),
-                textcoords="offset points",
-                ha="right" if each.is_chosen else "left",
-                fontsize=8,
-            )
-    axes.axhline(bound_ms, color="tab:red", linewidth=1, label=f"bound, {bound_ms:g} ms")
-    axes.axvline(rate, color="tab:red", linewidth=1, linestyle=":", label=f"goal, {rate:g}/s")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("requests/s within the bound")
-    axes.set_ylabel(f"p99 at {rate:g} requests/s, ms")
-    axes.legend(fontsize=8)
+            _mark(axes, each, each.at_goal[key])
+    axes.axhline(bound, color="tab:red", linewidth=1, label=f"bound, {bound:g} ms")
+    highest = max([bound, *(each.at_goal[key] for each in points)])
+    axes.set_ylim(0, 1.1 * min(highest, HEIGHT * bound))
     axes.grid(alpha=0.3)
-    return figure
+
+
+def _mark(axes: Any, point: ProfilePoint, height: float) -> None:
+    """Draw a star at the chosen configuration, and at the one of the pipeline file."""
+    color = "tab:green" if point.is_chosen else "tab:orange"
+    words = [("chosen", point.is_chosen), ("pipeline file", point.is_current)]
+    said = " and ".join(word for word, is_so in words if is_so)
+    axes.scatter([point.capacity], [height], 130, color, marker="*", zorder=3)
+    axes.annotate(
+        f"{said}: {point.name}",
+        (point.capacity, height),
+        xytext=(0, 9),
+        textcoords="offset points",
+        ha="right" if point.is_chosen else "left",
+        fontsize=8,
+    )

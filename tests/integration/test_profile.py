@@ -17,10 +17,12 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.serving_profiles import FILE, GOAL_TAG, store_profile
-from millrace.serving.profile import measure, profiler, ranking, search
+from millrace.serving.profile import batch_workload, measure, profiler, search
+from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.profiled_model import MODEL, profiled_model
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.record import Configuration, ServingProfile
+from millrace.serving.profile.workload import Effort
 from millrace.serving.release.outcome import raise_first_error
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
@@ -34,15 +36,13 @@ from tests.integration.ports import free_ports
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 SHORT: dict[Any, dict[str, object]] = {
-    ranking: {"SHORTLIST": 1},
+    BatchWorkload: {"effort": Effort(shortlist=1, probes=4, longest=0.5)},
+    batch_workload: {"setups": lambda cores: [search.Setup(1, 1)]},
     search: {"BATCH_SIZES": (1, 16), "DELAYS": (0,)},
     measure: {"BURSTS": (1, 4, 16), "BURST_SECONDS": 0.1, "LEVEL_SECONDS": 0.4, "MOST_LEVELS": 3},
     profiler: {
         "PROBE_SECONDS": 0.3,
         "FEWEST_PROBED": 100,
-        "LONGEST_PROBE": 0.5,
-        "PROBES": 4,
-        "setups": lambda cores: [search.Setup(1, 1)],
         # Less confidence takes fewer requests; what it must be is in the unit tests.
         "schedule_for": partial(schedule_for, confidence=0.5),
     },
@@ -163,8 +163,8 @@ def test_only_with_the_token_the_server_of_a_profile_loads_models(line: Line) ->
     version = plant(line.installation, "private", good())
     file = version.folder / "model.onnx"
     with profiled_model(artifact_of_graph(file, digest_of(file)), {}) as model:
-        model.load(ServingSpec())
-        own = model.client.endpoint
+        model.triton.load(ServingSpec())
+        own = model.triton.endpoint
         assert own.token
         with TritonClient(replace(own, token="")) as other, pytest.raises(WorkError):
             other.load(MODEL)

@@ -60,7 +60,7 @@ class LanguageKind(ModelKind):
         "certify": f"{HERE}.language_certify:certify_language",
         "measure_speed": f"{HERE}.language_certify:measure_language_speed",
         "predict": f"{HERE}.language_predict:predict_text",
-        "load_rows": f"{HERE}.language_predict:refuse_load",
+        "load_rows": f"{HERE}.language_predict:golden_texts",
         "batch_job": f"{HERE}.language_batch:prompt_job",
         "with_bins": f"{HERE}.language_batch:with_prompt_bins",
         "live_sample": f"{HERE}.language_batch:sample_prompts",

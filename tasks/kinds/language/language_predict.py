@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from millrace.models.common.errors import InputError
 from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.registry.version_files import Package
@@ -91,12 +93,12 @@ def predict_text(client: TritonClient, package: Package, question: Question) -> 
     )
 
 
-def refuse_load(package: Package) -> Mapping[str, Any]:
-    """Refuse a request for the load generator, because the model streams its answers."""
-    raise InputError(
-        f"{package.version.model} streams its answers, which the load generator does not support",
-        valid="a model that predicts a class or a number from rows",
-    )
+def golden_texts(package: Package) -> Mapping[str, Any]:
+    """Return the golden prompts and their answers, as texts to make prompts of."""
+    golden = language_files(package).golden()
+    pairs = zip(golden["prompts"], golden["answers"], strict=True)
+    texts = [f"{prompt}{answer}" for prompt, answer in pairs]
+    return {"text_input": np.array(texts, dtype=object)}
 
 
 def _prompt(files: LanguageFiles, text: str | None) -> str:

@@ -16,14 +16,13 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHALLENGER, ModelVersion
-from millrace.serving.profile.search import Setup
 from millrace.serving.profile.service_times import Level, ServiceTimes
 from millrace.tasks.profile import KeptTimes, find_version, profile_version
 from tests.integration.planted import good, plant
 
 ONE = np.ones(1)
 TIMES = ServiceTimes((1.0,), (0.5,), (Level(1.0, ONE, ONE, ONE.astype(np.int64), ONE),))
-SETUP = Setup(2, 1)
+NAME = "times-2x1"
 VERSION = ModelVersion("m", 3, "d" * 64, "run")
 GOAL = SloSpec(rate=10, p99_ms=20)
 MACHINE = Machine("a processor", 2)
@@ -41,22 +40,22 @@ class Run:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Callable[..., KeptTimes]:
+    run = Run()
+
     def make(**other: Any) -> KeptTimes:
         facts = {"version": VERSION, "machine": MACHINE, "engine": "triton 1", "goal": GOAL}
-        return KeptTimes(Installation(tmp_path, "", ""), **{**facts, **other})
+        return KeptTimes(Installation(tmp_path, "", ""), **{"run": run, **facts, **other})
 
-    kept = make()
-    run = Run()
-    kept.write(run, SETUP, TIMES)  # type: ignore[arg-type]
+    make().write(NAME, TIMES.to_json())
     assert list(run.texts) == ["profile/times-2x1.json"]
     return make
 
 
 def test_what_was_measured_is_used_again(kept: Callable[..., KeptTimes]) -> None:
-    found = kept().read(SETUP)
+    found = kept().read(NAME, ServiceTimes.from_json)
     assert found is not None
     assert found.to_json() == TIMES.to_json()
-    assert kept(goal=SloSpec(rate=99, p99_ms=1)).read(SETUP) is not None
+    assert kept(goal=SloSpec(rate=99, p99_ms=1)).read(NAME, ServiceTimes.from_json) is not None
 
 
 @pytest.mark.parametrize(
@@ -68,14 +67,15 @@ def test_what_was_measured_is_used_again(kept: Callable[..., KeptTimes]) -> None
         {"machine": Machine("a processor", 2, ("avx2",))},
         {"engine": "triton 2"},
         {"goal": SloSpec(rate=10, p99_ms=20, rows=4)},
+        {"goal": SloSpec(rate=10, p99_ms=20, answer_tokens=9)},
         {"anew": True},
     ],
 )
 def test_what_was_measured_otherwise_is_not(
     kept: Callable[..., KeptTimes], other: dict[str, Any]
 ) -> None:
-    assert kept(**other).read(SETUP) is None
-    assert kept().read(Setup(1, 1)) is None
+    assert kept(**other).read(NAME, ServiceTimes.from_json) is None
+    assert kept().read("times-1x1", ServiceTimes.from_json) is None
 
 
 def test_what_is_old_or_damaged_is_measured_again(
@@ -84,13 +84,13 @@ def test_what_is_old_or_damaged_is_measured_again(
     (file,) = (tmp_path / "profiles").glob("*/*.json")
     assert file.stat().st_mode & 0o077 == 0
     file.write_text("{")
-    assert kept().read(SETUP) is None
-    kept().write(Run(), SETUP, TIMES)  # type: ignore[arg-type]
+    assert kept().read(NAME, ServiceTimes.from_json) is None
+    kept().write(NAME, TIMES.to_json())
     yesterday = time.time() - 25 * 3600
     os.utime(file, (yesterday, yesterday))
-    assert kept().read(SETUP) is None
+    assert kept().read(NAME, ServiceTimes.from_json) is None
     os.utime(file.parent, (yesterday, yesterday))
-    kept(engine="triton 2").write(Run(), SETUP, TIMES)  # type: ignore[arg-type]
+    kept(engine="triton 2").write(NAME, TIMES.to_json())
     assert not file.exists()
 
 

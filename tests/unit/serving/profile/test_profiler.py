@@ -1,29 +1,20 @@
 """How a profile gets from what the event model expects to one configuration and its proof."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.profiler import (
-    LOOKS,
-    PROBES,
-    PROOF_SECONDS,
-    measure_capacity,
-    plan_proof,
-)
+from millrace.serving.profile.batch_workload import BatchTarget, configured, rank
+from millrace.serving.profile.profiler import LOOKS, PROOF_SECONDS, measure_capacity, plan_proof
 from millrace.serving.profile.proof import schedule_for
-from millrace.serving.profile.ranking import (
-    Considered,
-    choose,
-    configured,
-    rank,
-    shortlist,
-)
-from millrace.serving.profile.search import BatchConfiguration, Prediction, Setup
+from millrace.serving.profile.ranking import choose, shortlist
+from millrace.serving.profile.search import BatchConfiguration, Setup
 from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.workload import Considered, Effort
 from millrace.serving.triton.open_loop import SentLoad
 
 GOAL = SloSpec(rate=20, p99_ms=40)
@@ -39,7 +30,7 @@ class FakeModel:
     lost: float = 0.0
     sent: list[tuple[float, np.ndarray]] = field(default_factory=list)
 
-    def send(self, due: np.ndarray, rows: np.ndarray) -> SentLoad:
+    def send(self, due: np.ndarray, rows: np.ndarray, **_: Any) -> SentLoad:
         rate = len(due) / float(due[-1])
         self.sent.append((rate, rows))
         latency = np.full(len(due), 0.001 if rate <= self.most else 0.041)
@@ -57,11 +48,12 @@ def constant(seconds: float) -> ServiceTimes:
 def considered(
     setup: Setup, predicted: float, size: int = 8, measured: float | None = None
 ) -> Considered:
-    def at(rate: float) -> Prediction:
-        return Prediction(rate, 1.0, 2.0, 0.5, 0.5, 1.0, is_overload=False)
+    return Considered(BatchConfiguration(setup, size), {"p99_ms": 2.0}, predicted, measured)
 
-    able = at(predicted) if predicted else None
-    return Considered(BatchConfiguration(setup, size), at(GOAL.rate), able, measured)
+
+def most_within(model: FakeModel, start: float, goal: SloSpec = GOAL) -> float:
+    target = BatchTarget(model, goal)  # type: ignore[arg-type]
+    return measure_capacity(target, goal, start, Effort())
 
 
 def test_the_configuration_of_a_pipeline_file_is_made_of_its_settings() -> None:
@@ -84,7 +76,7 @@ def test_what_takes_most_requests_comes_first() -> None:
     assert [each.configuration for each in ranked] == [fast, slow, two, worse]
     assert ranked[0].predicted > 5 * ranked[1].predicted > 0
     assert [each.predicted for each in ranked[2:]] == [0, 0]
-    assert {each.at_goal.rate for each in ranked} == {GOAL.rate}
+    assert [each.at_goal["p99_ms"] > 40 for each in ranked] == [False, True, True, True]
 
 
 def test_one_configuration_of_each_setup_is_tried_first() -> None:
@@ -97,7 +89,7 @@ def test_one_configuration_of_each_setup_is_tried_first() -> None:
         considered(C, 80),
         considered(D, 75),
     ]
-    found = shortlist(ranked, ranked[0].configuration)
+    found = shortlist(ranked, ranked[0].configuration, 3)
     assert found == [ranked[0], ranked[3], ranked[5]]
 
 
@@ -109,25 +101,25 @@ def test_the_next_best_are_tried_too_where_few_setups_are_good() -> None:
         considered(B, 90),
         considered(C, 69),
     ]
-    found = shortlist(ranked, ranked[0].configuration)
+    found = shortlist(ranked, ranked[0].configuration, 3)
     assert found == [ranked[0], ranked[3], ranked[1]]
 
 
 def test_what_is_clearly_worse_is_not_tried() -> None:
     ranked = [considered(A, 100), considered(B, 69), considered(C, 0)]
-    assert shortlist(ranked, ranked[0].configuration) == ranked[:1]
+    assert shortlist(ranked, ranked[0].configuration, 3) == ranked[:1]
 
 
 @pytest.mark.parametrize("current", [0, 1, 2])
 def test_the_configuration_of_the_pipeline_file_is_always_tried_once(current: int) -> None:
     ranked = [considered(A, 100), considered(B, 50), considered(C, 0)]
-    found = shortlist(ranked, ranked[current].configuration)
+    found = shortlist(ranked, ranked[current].configuration, 3)
     assert found == [ranked[0], *([ranked[current]] if current else [])]
 
 
 def test_something_is_tried_where_nothing_is_expected_to_keep_the_bound() -> None:
     ranked = [considered(each, 0) for each in (A, B, C, D)]
-    assert shortlist(ranked, ranked[3].configuration) == ranked
+    assert shortlist(ranked, ranked[3].configuration, 3) == ranked
 
 
 @pytest.mark.parametrize(
@@ -154,35 +146,35 @@ def test_the_configuration_of_the_pipeline_file_stays_unless_another_takes_clear
 @pytest.mark.parametrize("most", [40.0, 90.0, 170.0, 270.0, 400.0])
 def test_capacity_is_found_from_a_start_that_is_wrong(most: float) -> None:
     model = FakeModel(most)
-    found = measure_capacity(model, GOAL, 160)  # type: ignore[arg-type]
+    found = most_within(model, 160)
     # a run of some hundred requests has its rate to within some percent
     assert most / 1.45 <= found <= 1.1 * most
-    assert len(model.sent) == PROBES
+    assert len(model.sent) == Effort().probes
 
 
 def test_capacity_is_a_rate_that_was_within_the_bound() -> None:
     model = FakeModel(200)
-    found = measure_capacity(model, GOAL, 180)  # type: ignore[arg-type]
+    found = most_within(model, 180)
     within = [rate for rate, _ in model.sent if rate <= 200]
     assert found == pytest.approx(max(within), rel=0.1)
 
 
 def test_there_is_no_capacity_where_no_rate_is_within_the_bound() -> None:
-    assert measure_capacity(FakeModel(0), GOAL, 100) == 0  # type: ignore[arg-type]
+    assert most_within(FakeModel(0), 100) == 0
 
 
 @pytest.mark.parametrize("way", ["late", "lost"])
 def test_capacity_is_of_99_in_100_requests(way: str) -> None:
     few, many = FakeModel(1e9, **{way: 0.008}), FakeModel(1e9, **{way: 0.02})
-    assert measure_capacity(few, GOAL, 500) > 500  # type: ignore[arg-type]
+    assert most_within(few, 500) > 500
     # of the 20 requests of the last, lowest rate none is late
-    assert measure_capacity(many, GOAL, 500) < 5  # type: ignore[arg-type]
+    assert most_within(many, 500) < 5
 
 
 def test_capacity_is_of_requests_with_the_rows_of_the_goal() -> None:
     model = FakeModel(1e9)
     goal = SloSpec(rate=20, p99_ms=40, rows={2: 1, 8: 3})
-    measure_capacity(model, goal, 500)  # type: ignore[arg-type]
+    most_within(model, 500, goal)
     rows = np.concatenate([rows for _, rows in model.sent])
     assert set(rows.tolist()) == {2, 8}
     assert (rows == 8).mean() == pytest.approx(0.75, abs=0.03)
