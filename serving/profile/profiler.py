@@ -33,6 +33,10 @@ LOOKS = (2, 8, 24, 80, 240)
 
 At a high rate the slowest requests come in bursts, and tens of thousands are needed.
 """
+RARE = ((3, 0.25), (2, 0.5))
+"""How many looks a proof of a goal with rare requests has, if these can be sent at such a share of
+the capacity; the last one if neither.
+"""
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
 PROOF_SEED = 24
@@ -172,7 +176,7 @@ def _is_within(target: Target, goal: SloSpec, rate: float, seed: int, longest: f
 def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
     """Return at which rate a goal is proved, and how many requests that takes.
 
-    Where the goal's requests are so rare that even the first look takes too long, they are sent
+    Where the goal's requests are so rare that even the first looks take too long, they are sent
     more often, but not more often than half of what the configuration takes.
 
     Args:
@@ -183,7 +187,12 @@ def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
         schedule = schedule_for(LOOKS[:count])
         if schedule.looks[-1] / rate <= PROOF_SECONDS:
             return rate, schedule
-    return max(rate, min(schedule.looks[-1] / PROOF_SECONDS, capacity / 2)), schedule
+    for count, share in RARE:
+        schedule = schedule_for(LOOKS[:count])
+        needed = schedule.looks[-1] / PROOF_SECONDS
+        if needed <= capacity * share:
+            break
+    return max(rate, min(needed, capacity * share)), schedule
 
 
 def _proof(key: str, bound: float, values: Values, verdict: Verdict) -> Proof:

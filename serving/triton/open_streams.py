@@ -60,7 +60,7 @@ class StreamedLoad:
         """
         further = np.maximum(self.answers - 1, 1)
         with np.errstate(invalid="ignore"):
-            found = (self.last - self.first) / further
+            found = np.where(self.answers == 1, 0.0, (self.last - self.first) / further)
         return np.asarray(np.where(np.isfinite(self.last), found, np.inf), np.float64)
 
     @property

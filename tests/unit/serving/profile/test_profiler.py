@@ -182,7 +182,8 @@ def test_capacity_is_of_requests_with_the_rows_of_the_goal() -> None:
 
 FEW, MANY = schedule_for(LOOKS[:2]), schedule_for(LOOKS)
 FREQUENT, RARE = MANY.looks[-1] / PROOF_SECONDS, FEW.looks[-1] / PROOF_SECONDS
-"""Rates from which all the looks of a proof, or the first two, are in its time."""
+OFTEN = schedule_for(LOOKS[:3]).looks[-1] / PROOF_SECONDS
+"""Rates from which all the looks of a proof, the first two, or the first three are in its time."""
 
 
 @pytest.mark.parametrize("rate", [1.01 * FREQUENT, 5000])
@@ -197,15 +198,17 @@ def test_rare_requests_are_looked_at_less_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "capacity", "proved"),
+    ("rate", "capacity", "proved", "looks"),
     [
-        (0.01, 1e6, RARE),
-        (0.01, RARE, RARE / 2),
-        (0.01, 0.0, 0.01),
-        (0.8 * RARE, RARE, 0.8 * RARE),
+        (0.01, 1e6, OFTEN, 3),
+        (0.01, 4.01 * OFTEN, OFTEN, 3),
+        (0.01, 3.99 * OFTEN, RARE, 2),
+        (0.01, RARE, RARE / 2, 2),
+        (0.01, 0.0, 0.01, 2),
+        (0.8 * RARE, RARE, 0.8 * RARE, 2),
     ],
 )
 def test_rare_requests_are_sent_more_often_but_not_beyond_half_of_the_capacity(
-    rate: float, capacity: float, proved: float
+    rate: float, capacity: float, proved: float, looks: int
 ) -> None:
-    assert plan_proof(rate, capacity) == (pytest.approx(proved), FEW)
+    assert plan_proof(rate, capacity) == (pytest.approx(proved), schedule_for(LOOKS[:looks]))

@@ -1,0 +1,155 @@
+"""Which number of answers under way a profile puts first, and how steps are measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from millrace.models.common.errors import WorkError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.prompt_texts import PromptTexts
+from millrace.serving.profile.record import Configuration
+from millrace.serving.profile.stream_measure import measure_steps
+from millrace.serving.profile.stream_search import (
+    SEQUENCES,
+    StreamConfiguration,
+    StreamDemand,
+    predict_streams,
+    rank_streams,
+)
+from millrace.serving.profile.stream_twin import StepTimes
+from millrace.serving.triton.open_streams import StreamedLoad
+
+STEPS = StepTimes((1, 64), (0.010, 0.040), prompt_token=0.0002)
+"""64 answers at a time take only 4 times as long as one."""
+SERVING = ServingSpec()
+
+
+def goal(**bounds: float) -> SloSpec:
+    return SloSpec(rate=1, prompt_tokens=32, answer_tokens=16, **bounds)  # type: ignore[arg-type]
+
+
+def best(found: SloSpec, serving: ServingSpec = SERVING) -> int:
+    return rank_streams(STEPS, found, serving)[0].configuration.settings["generation.max_num_seqs"]
+
+
+def test_a_tight_bound_on_each_token_wants_few_answers_at_a_time() -> None:
+    few = best(goal(tpot_p99_ms=16, ttft_p99_ms=5000))
+    assert 1 < few < best(goal(tpot_p99_ms=500, ttft_p99_ms=5000))
+
+
+def test_every_number_is_considered_and_the_pipeline_files_too() -> None:
+    serving = ServingSpec(generation=GenerationSpec(max_num_seqs=24))
+    ranked = rank_streams(STEPS, goal(ttft_p99_ms=300), serving)
+    numbers = {each.configuration.settings["generation.max_num_seqs"] for each in ranked}
+    assert numbers == {*SEQUENCES, 24}
+    assert [each.predicted for each in ranked] == sorted(
+        (each.predicted for each in ranked), reverse=True
+    )
+
+
+def test_more_load_is_slower_and_too_much_is_overload() -> None:
+    demand = StreamDemand.of(goal(ttft_p99_ms=300))
+    slow, fast, over = (
+        predict_streams(StreamConfiguration(8), STEPS, demand, SERVING, rate)
+        for rate in (1.0, 20.0, 500.0)
+    )
+    assert slow.ms["ttft_p99_ms"] < fast.ms["ttft_p99_ms"] < over.ms["ttft_p99_ms"]
+    assert slow.ms["tpot_p99_ms"] < fast.ms["tpot_p99_ms"]
+    assert (slow.is_overload, over.is_overload) == (False, True)
+    assert not over.is_within({"ttft_p99_ms": 1e9})
+
+
+def test_a_profile_sets_the_key_of_generation() -> None:
+    settings = Configuration(settings=StreamConfiguration(7).settings)
+    assert settings.apply(SERVING).generation.max_num_seqs == 7
+
+
+def test_refused_requests_have_no_time() -> None:
+    serving = ServingSpec(generation=GenerationSpec(max_queue_size=1))
+    demand = StreamDemand.of(goal(ttft_p99_ms=300))
+    found = predict_streams(StreamConfiguration(1), STEPS, demand, serving, 100.0)
+    assert np.isinf(found.ms["ttft_p99_ms"])
+    assert np.isinf(found.ms["tpot_p99_ms"])
+
+
+@dataclass
+class Engine:
+    """Answers as steps of known length would; `most` answers at a time, then it refuses."""
+
+    most: int = 1000
+    sent: list[int] = field(default_factory=list)
+
+    def send_at_once(self, prompts: Sequence[int], answers: Sequence[int]) -> StreamedLoad:
+        many, tokens = len(prompts), int(sum(prompts))
+        self.sent.append(many)
+        errors = {} if many <= self.most else {"full": 1}
+        ttft = 0.003 + STEPS.step(1, tokens)
+        first = np.full(many, ttft if not errors else np.inf)
+        last = first + (np.array(answers) - 1) * STEPS.step(many, 0)
+        zeros = np.zeros(many)
+        return StreamedLoad(
+            *(zeros, zeros, first, last, np.array(prompts), np.array(answers), errors, 0.0)
+        )
+
+
+def test_steps_are_measured() -> None:
+    found = measure_steps(Engine(), goal(ttft_p99_ms=300))
+    assert found.sequences == SEQUENCES
+    assert found.seconds == pytest.approx([STEPS.step(many, 0) for many in SEQUENCES])
+    assert found.prompt_token == pytest.approx(STEPS.prompt_token)
+    assert found.overhead == pytest.approx(np.full(24, 0.003))
+    assert found.noise == pytest.approx(np.ones(len(found.noise)))
+    assert StepTimes.from_json(found.to_json()).step(3, 5) == pytest.approx(found.step(3, 5))
+
+
+def test_no_more_are_measured_than_the_model_takes() -> None:
+    assert measure_steps(Engine(most=8), goal(ttft_p99_ms=300)).sequences == (1, 2, 4, 8)
+    with pytest.raises(WorkError, match="did not answer"):
+        measure_steps(Engine(most=0), goal(ttft_p99_ms=300))
+
+
+def test_answers_of_one_token_have_no_further_steps() -> None:
+    one = SloSpec(rate=1, ttft_p99_ms=100, prompt_tokens=32, answer_tokens=1)
+    found = measure_steps(Engine(), one)
+    assert found.sequences == (1,)
+    assert rank_streams(found, one, SERVING)[0].predicted > 0
+
+
+@pytest.mark.parametrize("values", [{}, {"sequences": []}, [], None])
+def test_what_is_no_measurement_is_refused(values: object) -> None:
+    with pytest.raises(ValueError, match="no times of steps"):
+        StepTimes.from_json(values)
+    damaged = {**STEPS.to_json(), "seconds": [1.0]}
+    with pytest.raises(ValueError, match="lengths differ"):
+        StepTimes.from_json(damaged)
+
+
+def test_each_prompt_begins_elsewhere_and_lengths_are_learnt() -> None:
+    texts = PromptTexts(["one two three four five six seven", "and a second text"])
+    made = [texts.make(5, number) for number in range(40)]
+    assert len(set(made)) == 40
+    before = len(made[0])
+    texts.learn(5, counted=10.0)
+    assert len(texts.make(5, 0)) == pytest.approx(before / 2, abs=1)
+    assert len(texts.make(10_000, 3)) > 1000
+
+
+def load(first: list[float], last: list[float], answers: list[int]) -> StreamedLoad:
+    many = len(first)
+    due, prompts = np.full(many, 1.0), np.ones(many, np.int64)
+    return StreamedLoad(
+        *(due, due, np.array(first), np.array(last), prompts, np.array(answers), {}, 0.5)
+    )
+
+
+def test_times_of_streams_count_from_when_they_were_due() -> None:
+    found = load([1.1, np.inf, 1.4], [2.1, np.inf, 1.4], [11, 0, 1])
+    assert found.ttft == pytest.approx([0.1, np.inf, 0.4])
+    assert found.tpot == pytest.approx([0.1, np.inf, 0.0])
+    assert found.tpot_with_first == pytest.approx([0.1, np.inf, 0.4])
+    assert found.client_share == pytest.approx(0.5 / 2.1)
+    assert found.part(1).ttft == pytest.approx([0.1])
