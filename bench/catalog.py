@@ -30,6 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "guard": ("G1", "G8", "G32"),
     "named_columns": ("N1", "N32", "N32J", "N32L"),
     "serving_profile": ("SP1", "SP2", "SP3"),
+    "stream_profile": ("SP4", "SP5"),
     "peers": ("P11L", "P11B", "P11M", "P11R"),
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
