@@ -7,11 +7,7 @@ beside Triton: either is measured while the other one is idle. The peers have an
 their own, which is installed once from PyPI.
 """
 
-import hashlib
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,15 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import Rounds, Row, failed_row, measure_in_turn, measure_rows
+from bench.peers.environment import install_peers
 from bench.peers.server import Peer, Question, run_peer
 from bench.server import Bench, batch_of, few_digits, mlp, own_server, raw_session
 from millrace.models.common.errors import WorkError
 from millrace.models.config.serving_spec import ServingSpec
 
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-FOLDER = Path(__file__).parents[1] / ".peers"
-STAMP = "installed"
-QUIET = ("--quiet", "--disable-pip-version-check", "--retries", "2")
 ROUNDS = 7
 SECONDS = 1.5
 CLIENTS = 32
@@ -61,38 +54,6 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             for name, peer in PEERS.items()
         }
         yield from measure_rows(measures, wanted)
-
-
-def install_peers(folder: Path = FOLDER) -> Path:
-    """Return the Python that has the peers; they are installed if they are missing.
-
-    The requirements are complete, so pip installs exactly these packages.
-
-    Raises:
-        WorkError: they cannot be installed.
-    """
-    python, stamp = folder / "bin" / "python", folder / STAMP
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return python
-    sys.stderr.write(f"installing LitServe, BentoML, MLflow and Ray Serve into {folder} (once)\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    _run([sys.executable, "-m", "venv", str(folder)])
-    install = [*("-m", "pip", "install", *QUIET), "--no-deps", "--requirement", str(REQUIREMENTS)]
-    _run([str(python), *install])
-    stamp.write_text(wanted)
-    return python
-
-
-def _run(argv: list[str]) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise WorkError(
-            "the environment of the other servers cannot be made",
-            seen="\n".join(done.stderr.splitlines()[-4:]),
-            valid=f"the packages of {REQUIREMENTS.name}, from PyPI",
-            hint="try again where there is a network",
-        )
 
 
 def beside(name: str, peer: Peer, python: Path, triton: Bench, question: Question) -> Row:

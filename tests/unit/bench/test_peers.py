@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.http_load import http_load
-from bench.peers import beside
+from bench.peers import environment
 from bench.peers.server import Peer, Question, _find_marked, find_numbers, run_peer
 from millrace.models.common.errors import WorkError
 
@@ -76,17 +76,17 @@ def test_the_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.Monkey
         made.append(argv)
         tmp_path.mkdir(exist_ok=True)
 
-    monkeypatch.setattr(beside, "_run", run)
-    assert beside.install_peers(tmp_path) == tmp_path / "bin" / "python"
+    monkeypatch.setattr(environment, "_run", run)
+    assert environment.install_peers(tmp_path) == tmp_path / "bin" / "python"
     assert len(made) == 2
-    beside.install_peers(tmp_path)
+    environment.install_peers(tmp_path)
     assert len(made) == 2
 
 
 def test_what_pip_says_is_in_the_error() -> None:
     pip = [sys.executable, "-c", "raise SystemExit('could not find a version')"]
     with pytest.raises(WorkError, match="seen: could not find a version(?s:.*)a network"):
-        beside._run(pip)
+        environment._run(pip)
 
 
 def test_answers_in_chunks_are_read_to_their_end() -> None:
