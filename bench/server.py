@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.http_load import HttpLoad, http_load
+from bench.http_load import HttpLoad, HttpRequest, http_load
 from bench.measure import quantile, time_calls
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
@@ -71,15 +71,18 @@ class Bench:
             ).requests_per_second
         )
 
+    def http_request(self, model: str, row: list[float]) -> HttpRequest:
+        """Return the request by HTTP that has a row as JSON."""
+        endpoint = self.client.endpoint
+        tensor = {"name": "x", "shape": [1, len(row)], "datatype": "FP32", "data": row}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        return HttpRequest(endpoint.host, endpoint.http_port, f"/v2/models/{model}/infer", body)
+
     def load_over_http(
         self, model: str, row: list[float], clients: int, seconds: float
     ) -> HttpLoad:
         """Send a row as JSON from so many clients over HTTP, for so long."""
-        endpoint = self.client.endpoint
-        tensor = {"name": "x", "shape": [1, len(row)], "datatype": "FP32", "data": row}
-        body = json.dumps({"inputs": [tensor]}).encode()
-        address = (endpoint.host, endpoint.http_port, f"/v2/models/{model}/infer")
-        return http_load(*address, body, clients=clients, seconds=seconds)
+        return http_load(self.http_request(model, row), clients=clients, seconds=seconds)
 
 
 @contextmanager

@@ -14,17 +14,18 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from bench.http_clients import measure_load, name_client
 from bench.measure import Rounds, Row, failed_row, measure_in_turn, measure_rows
 from bench.peers.environment import install_peers
-from bench.peers.server import Peer, Question, run_peer
-from bench.server import Bench, batch_of, few_digits, mlp, own_server, raw_session
+from bench.peers.models import Question, small_model
+from bench.peers.server import Peer, run_peer
+from bench.server import Bench, own_server
 from millrace.models.common.errors import WorkError
 from millrace.models.config.serving_spec import ServingSpec
 
 ROUNDS = 7
-SECONDS = 1.5
+SECONDS = 2
 CLIENTS = 32
-WIDTHS = (64, 128, 10)
 LITSERVE = ("one by one", "batches", "one by one, fast queue", "batches, fast queue")
 BENTOML = ("one by one", "one by one, in threads", "batches")
 PEERS = {
@@ -44,11 +45,11 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         return
     with ExitStack() as stack:
         triton = stack.enter_context(own_server())
-        onnx = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "small.onnx"
-        triton.serve("small", mlp(onnx, WIDTHS), ServingSpec())
-        row = batch_of(WIDTHS[0], 1)["x"].round(4)
-        answer = raw_session(onnx).run(None, {"x": row})[0]
-        question = Question(onnx, few_digits(row), answer.ravel().tolist())
+        question = small_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        triton.serve("small", question.onnx, ServingSpec())
+        question.check(
+            "Triton", triton.http_request("small", question.row).send()["outputs"][0]["data"]
+        )
         measures = {
             name: partial(beside, name, peer, python, triton, question)
             for name, peer in PEERS.items()
@@ -71,18 +72,20 @@ def beside(name: str, peer: Peer, python: Path, triton: Bench, question: Questio
             **{f"triton_requests_per_s, {way}": rounds.a for way, rounds in found.items()},
             **{f"peer_requests_per_s, {way}": rounds.b for way, rounds in found.items()},
         },
-        details=_table(peer, found),
+        details=f"Clients: {name_client()}.\n\n{_table(peer, found)}",
     )
 
 
 def _measure_way(peer: Peer, way: str, python: Path, triton: Bench, question: Question) -> Rounds:
-    def through_the_guard() -> float:
-        load = triton.load_over_http("small", question.row, CLIENTS, SECONDS)
-        return load.requests_per_second
-
+    request = triton.http_request("small", question.row)
     with run_peer(peer, way, python, question) as other:
+        through_the_guard, theirs = (
+            partial(measure_load, each, CLIENTS, SECONDS) for each in (request, other.request)
+        )
         return measure_in_turn(
-            through_the_guard, lambda: other.load(CLIENTS, SECONDS).requests_per_second, ROUNDS
+            lambda: through_the_guard().requests_per_second,
+            lambda: theirs().requests_per_second,
+            ROUNDS,
         )
 
 

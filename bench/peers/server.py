@@ -6,17 +6,16 @@ import secrets
 import subprocess
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-import numpy as np
 import psutil
 
-from bench.http_load import HttpLoad, http_load
+from bench.http_load import HttpRequest, http_load
+from bench.peers.models import Question
 from millrace.models.common.errors import WorkError
 from tests.integration.ports import free_ports
 
@@ -37,7 +36,7 @@ class Peer:
         ways: the ways, in the script's words; the best one counts.
         path: of its HTTP endpoint.
         key: of the rows in the JSON of a request.
-        goal: Triton's requests per second are to be so many times the peer's.
+        goal: Triton's requests per second are to be so many times the peer's, with a small model.
     """
 
     name: str
@@ -49,52 +48,18 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Question:
-    """The request to all servers, and the right answer.
-
-    Attributes:
-        onnx: the model.
-        row: the numbers of one row.
-        answer: of ONNX Runtime in this process.
-    """
-
-    onnx: Path
-    row: list[float]
-    answer: list[float]
-
-
-@dataclass(frozen=True)
 class RunningPeer:
     """A peer that runs.
 
     Attributes:
         peer: the peer.
-        port: its port.
         home: its folder.
-        body: of the requests.
+        request: what it is asked.
     """
 
     peer: Peer
-    port: int
     home: str
-    body: bytes
-
-    def answer(self) -> list[float]:
-        """Send one request, and return the numbers of the answer."""
-        request = urllib.request.Request(
-            f"http://{HOST}:{self.port}{self.peer.path}",
-            self.body,
-            {"Content-Type": "application/json"},
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as response:
-            return find_numbers(json.load(response))
-
-    def load(self, clients: int, seconds: float) -> HttpLoad:
-        """Send requests from so many clients for so long."""
-        return http_load(
-            HOST, self.port, self.peer.path, self.body, clients=clients, seconds=seconds
-        )
+    request: HttpRequest
 
 
 @contextmanager
@@ -110,12 +75,13 @@ def run_peer(peer: Peer, way: str, python: Path, question: Question) -> Iterator
     Raises:
         WorkError: it does not answer in time, or its answer is wrong.
     """
-    port, body = free_ports(1)[0], json.dumps({peer.key: [question.row]}).encode()
+    body = json.dumps({peer.key: [question.row]}).encode()
+    request = HttpRequest(HOST, free_ports(1)[0], peer.path, body)
     with tempfile.TemporaryDirectory(prefix="mr-peer-", ignore_cleanup_errors=True) as home:
         script, log = Path(__file__).parent / peer.script, Path(home) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(python), str(script), str(question.onnx), str(port), way],
+                [str(python), str(script), str(question.onnx), str(request.port), way],
                 env=_environment(python, home),
                 cwd=home,
                 stdin=subprocess.DEVNULL,
@@ -124,21 +90,11 @@ def run_peer(peer: Peer, way: str, python: Path, question: Question) -> Iterator
                 start_new_session=True,  # Ctrl-C reaches only this process, which ends all others
             )
         try:
-            started = RunningPeer(peer, port, home, body)
-            _wait_for_answer(started, process, log, question.answer)
-            _warm_up(started)
-            yield started
+            question.check(peer.name, _wait_for_answer(peer, request, process, log))
+            _warm_up(request)
+            yield RunningPeer(peer, home, request)
         finally:
             _end(process, home)
-
-
-def find_numbers(value: object) -> list[float]:
-    """Return the numbers of a JSON value, in their order."""
-    if isinstance(value, dict):
-        return [number for each in value.values() for number in find_numbers(each)]
-    if isinstance(value, list):
-        return [number for each in value for number in find_numbers(each)]
-    return [float(value)] if isinstance(value, int | float) else []
 
 
 def _environment(python: Path, home: str) -> dict[str, str]:
@@ -159,35 +115,28 @@ def _environment(python: Path, home: str) -> dict[str, str]:
 
 
 def _wait_for_answer(
-    started: RunningPeer, process: "subprocess.Popen[bytes]", log: Path, expected: list[float]
-) -> None:
+    peer: Peer, request: HttpRequest, process: "subprocess.Popen[bytes]", log: Path
+) -> object:
     deadline = time.monotonic() + START_SECONDS
     while True:
         with suppress(OSError, HTTPException):
-            found = started.answer()
-            break
+            return request.send()
         if process.poll() is not None or time.monotonic() > deadline:
             raise WorkError(
-                f"{started.peer.name} did not start",
+                f"{peer.name} did not start",
                 seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
             )
         time.sleep(POLL_SECONDS)
-    if len(found) != len(expected) or not np.allclose(found, expected, atol=1e-5):
-        raise WorkError(
-            f"{started.peer.name} answers something else than ONNX Runtime in this process",
-            seen=found,
-            valid=expected,
-        )
 
 
-def _warm_up(started: RunningPeer) -> None:
+def _warm_up(request: HttpRequest) -> None:
     """Send requests for a while; a new server may close connections, as HAProxy does."""
     for _ in range(WARM_UPS - 1):
         with suppress(ConnectionError):
-            started.load(WARM_UP_CLIENTS, WARM_UP_SECONDS)
+            http_load(request, clients=WARM_UP_CLIENTS, seconds=WARM_UP_SECONDS)
             return
         time.sleep(POLL_SECONDS)
-    started.load(WARM_UP_CLIENTS, WARM_UP_SECONDS)
+    http_load(request, clients=WARM_UP_CLIENTS, seconds=WARM_UP_SECONDS)
 
 
 def _end(process: "subprocess.Popen[bytes]", home: str) -> None:

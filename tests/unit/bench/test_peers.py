@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.http_load import http_load
+from bench.http_load import HttpRequest, http_load
 from bench.peers import environment
-from bench.peers.server import Peer, Question, _find_marked, find_numbers, run_peer
+from bench.peers.models import Question, find_numbers
+from bench.peers.server import Peer, _find_marked, run_peer
 from millrace.models.common.errors import WorkError
 
 SERVER = """
@@ -92,8 +93,10 @@ def test_what_pip_says_is_in_the_error() -> None:
 def test_answers_in_chunks_are_read_to_their_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_answer_in_pieces, args=(server,), daemon=True).start()
-        load = http_load(*server.getsockname(), "/", b"{}", clients=1, seconds=0.2)
+        request = HttpRequest(*server.getsockname(), "/", b"{}")
+        load = http_load(request, clients=1, seconds=0.2)
     assert load.requests >= 2
+    assert min(load.latencies) >= 0.01
 
 
 def _interrupted(peer: Peer, homes: list[str]) -> None:
