@@ -1,99 +1,137 @@
 """P11: requests per second of Triton through its guard ÷ those of other model servers.
 
-One small model, one row a request, JSON by HTTP, 32 clients, and one thread of ONNX Runtime on both
-sides. Each peer is one server, run in every way that its documentation has for it; the fastest way
-counts. Each must answer what ONNX Runtime answers in this process. Only one peer runs at a time,
-beside Triton: either is measured while the other one is idle. The peers have an environment of
-their own, which is installed once from PyPI.
+One row a request, JSON by HTTP, and one thread of ONNX Runtime on each side, with a small model and
+with one that takes about 5 ms. Each peer is one server, run in every way that its documentation
+has for it; the way that is fastest with the small model and 32 clients counts, and only this way is
+measured beside Triton. Each must answer what ONNX Runtime answers in this process. Only one peer
+runs at a time: it, Triton behind its guard and Triton past it take turns at each number of clients.
 """
 
 import statistics
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 from bench.http_clients import measure_load, name_client
-from bench.measure import Rounds, Row, failed_row, measure_in_turn, measure_rows
+from bench.measure import Row, failed_row, measure_rows
 from bench.peers.environment import install_peers
-from bench.peers.models import Question, small_model
+from bench.peers.levels import CLIENTS, Level, format_table, list_samples, measure_level
 from bench.peers.server import Peer, run_peer
-from bench.server import Bench, own_server
+from bench.peers.triton import GOAL, GUARDED, PROFILED, ServedModel, TritonSide
+from bench.server import own_server
 from millrace.models.common.errors import WorkError
-from millrace.models.config.serving_spec import ServingSpec
 
-ROUNDS = 7
-SECONDS = 2
-CLIENTS = 32
+SHOWN = 32
+"""How many clients decide on a peer's way, and give a row its value."""
+TRIALS = 3
+SMALL_ROUNDS, SMALL_SECONDS = 3, 1
+SLOW_ROUNDS, SLOW_SECONDS = 3, 2
+SLOW, SLOW_GOAL = "5", 1.2
+"""The end of a row's name with the model of 5 ms, and the row's goal."""
 LITSERVE = ("one by one", "batches", "one by one, fast queue", "batches, fast queue")
 BENTOML = ("one by one", "one by one, in threads", "batches")
+RAY = ("as it comes", "high throughput")
 PEERS = {
     "P11L": Peer("LitServe", "serve_litserve.py", LITSERVE, "/predict", "x", 10),
     "P11B": Peer("BentoML", "serve_bentoml.py", BENTOML, "/predict", "x", 12),
     "P11M": Peer("MLflow", "serve_mlflow.py", ("as it comes",), "/invocations", "inputs", 12),
-    "P11R": Peer("Ray Serve", "serve_ray.py", ("as it comes", "high throughput"), "/", "x", 30),
+    "P11R": Peer("Ray Serve", "serve_ray.py", RAY, "/", "x", 30),
 }
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Install the peers, and measure the wanted rows beside a guarded Triton."""
+    """Install the peers, and measure the wanted rows beside two Tritons."""
     try:
         python = install_peers()
     except WorkError as error:
-        yield from (failed_row(name, str(error)) for name in PEERS if name in wanted)
+        names = [each for name in PEERS for each in (name, name + SLOW)]
+        yield from (failed_row(name, str(error)) for name in names if name in wanted)
         return
     with ExitStack() as stack:
-        triton = stack.enter_context(own_server())
-        question = small_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        triton.serve("small", question.onnx, ServingSpec())
-        question.check(
-            "Triton", triton.http_request("small", question.row).send()["outputs"][0]["data"]
-        )
-        measures = {
-            name: partial(beside, name, peer, python, triton, question)
-            for name, peer in PEERS.items()
-        }
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-bench-"))
+        guarded, bare = (stack.enter_context(own_server(guarded=each)) for each in (True, False))
+        triton = TritonSide(guarded, bare, Path(folder))
+        measures = {}
+        for name, peer in PEERS.items():
+            beside = Beside(peer, python, triton)
+            measures[name] = partial(beside.small, name)
+            measures[name + SLOW] = partial(beside.slow, name + SLOW)
         yield from measure_rows(measures, wanted)
 
 
-def beside(name: str, peer: Peer, python: Path, triton: Bench, question: Question) -> Row:
-    """Measure every way of a peer against Triton, and return the row of the best one."""
-    found = {way: _measure_way(peer, way, python, triton, question) for way in peer.ways}
-    best = min(found, key=lambda way: found[way].ratio)
-    return Row(
-        name=name,
-        what=f"Triton through the guard ÷ {peer.name}, requests/s of {CLIENTS} clients, "
-        f"{peer.name} {best}",
-        value=found[best].ratio,
-        goal=f"≥ {peer.goal:g}",
-        holds=found[best].ratio >= peer.goal,
-        samples={
-            **{f"triton_requests_per_s, {way}": rounds.a for way, rounds in found.items()},
-            **{f"peer_requests_per_s, {way}": rounds.b for way, rounds in found.items()},
-        },
-        details=f"Clients: {name_client()}.\n\n{_table(peer, found)}",
-    )
+@dataclass(frozen=True)
+class Beside:
+    """A peer beside Triton.
 
+    Attributes:
+        peer: the peer.
+        python: has the packages of all peers.
+        triton: both Tritons.
+    """
 
-def _measure_way(peer: Peer, way: str, python: Path, triton: Bench, question: Question) -> Rounds:
-    request = triton.http_request("small", question.row)
-    with run_peer(peer, way, python, question) as other:
-        through_the_guard, theirs = (
-            partial(measure_load, each, CLIENTS, SECONDS) for each in (request, other.request)
+    peer: Peer
+    python: Path
+    triton: TritonSide
+
+    @cached_property
+    def ways(self) -> dict[str, list[float]]:
+        """Requests per second of each way, with the small model; the fastest way comes first."""
+        rates = {}
+        for way in self.peer.ways:
+            with run_peer(self.peer, way, self.python, self.triton.small.question) as running:
+                loads = [measure_load(running.request, SHOWN, SMALL_SECONDS) for _ in range(TRIALS)]
+            rates[way] = [each.requests_per_second for each in loads]
+        return dict(sorted(rates.items(), key=lambda each: -statistics.median(each[1])))
+
+    def small(self, name: str) -> Row:
+        """Compare them with the small model."""
+        model = self.triton.small
+        levels = self._measure_levels(model, SMALL_ROUNDS, SMALL_SECONDS)
+        return self._row(name, model, levels, self.peer.goal)
+
+    def slow(self, name: str) -> Row:
+        """Compare them with the model of 5 ms."""
+        model = self.triton.slow
+        levels = self._measure_levels(model, SLOW_ROUNDS, SLOW_SECONDS)
+        return self._row(name, model, levels, SLOW_GOAL)
+
+    def _measure_levels(self, model: ServedModel, rounds: int, seconds: int) -> dict[int, Level]:
+        fastest = next(iter(self.ways))
+        with run_peer(self.peer, fastest, self.python, model.question) as running:
+            servers = {self.peer.name: running.request, **model.servers}
+            return {each: measure_level(servers, each, rounds, seconds) for each in CLIENTS}
+
+    def _row(self, name: str, model: ServedModel, levels: Mapping[int, Level], goal: float) -> Row:
+        ratio = levels[SHOWN].ratio(GUARDED, self.peer.name)
+        errors = sum(level.errors(each) for level in levels.values() for each in model.servers)
+        return Row(
+            name=name,
+            what=f"Triton through the guard ÷ {self.peer.name}, requests/s of {SHOWN} clients, "
+            f"{model.question.about}",
+            value=ratio,
+            goal=f"≥ {goal:g}, and no errors of Triton",
+            holds=ratio >= goal and errors == 0,
+            samples={
+                **{f"{way}, requests_per_second": rates for way, rates in self.ways.items()},
+                **list_samples(levels.values()),
+            },
+            details=f"{self._describe(model)}\n\n{format_table(levels.values(), self.peer.name)}",
         )
-        return measure_in_turn(
-            lambda: through_the_guard().requests_per_second,
-            lambda: theirs().requests_per_second,
-            ROUNDS,
-        )
 
-
-def _table(peer: Peer, found: Mapping[str, Rounds]) -> str:
-    head = f"| {peer.name} | its requests/s | Triton's | ratio |\n|---|---:|---:|---:|"
-    lines = [
-        f"| {way} | {statistics.median(rounds.b):.0f} | {statistics.median(rounds.a):.0f} "
-        f"| {rounds.ratio:.1f} |"
-        for way, rounds in found.items()
-    ]
-    return "\n".join([head, *lines])
+    def _describe(self, model: ServedModel) -> str:
+        """Return who measures what, in sentences."""
+        ways = [f"{way} {statistics.median(rates):.0f}" for way, rates in self.ways.items()]
+        found = [
+            f"Clients: {name_client()}.",
+            f"Requests/s of {self.peer.name} with the small model and {SHOWN} clients: "
+            f"{', '.join(ways)}. The first way is in the table.",
+        ]
+        if model.profiled is not None:
+            found.append(
+                f"{PROFILED} is what `millrace profile` chooses for {GOAL.rate:g} requests/s and a "
+                f"p99 of {GOAL.p99_ms:g} ms: {model.profiled}."
+            )
+        return "\n".join(found)
