@@ -33,7 +33,7 @@ SLOW, SLOW_GOAL = "5", 1.2
 """The end of a row's name with the model of 5 ms, and the row's goal."""
 LITSERVE = ("one by one", "batches", "one by one, fast queue", "batches, fast queue")
 BENTOML = ("one by one", "one by one, in threads", "batches")
-RAY = ("as it comes", "high throughput")
+RAY = ("as it comes", "high throughput", "high throughput, batches")
 PEERS = {
     "P11L": Peer("LitServe", "serve_litserve.py", LITSERVE, "/predict", "x", 10),
     "P11B": Peer("BentoML", "serve_bentoml.py", BENTOML, "/predict", "x", 12),
