@@ -2,23 +2,22 @@
 
 One row a request, JSON by HTTP, and one thread of ONNX Runtime on each side, with a small model and
 with one that takes about 5 ms. Each peer is one server, run in every way that its documentation
-has for it; the way that is fastest with the small model and 32 clients counts, and only this way is
+has for it; the way that is fastest with the same model and 32 clients counts, and only this way is
 measured beside Triton. Each must answer what ONNX Runtime answers in this process. Only one peer
 runs at a time: it, Triton behind its guard and Triton past it take turns at each number of clients.
 """
 
 import statistics
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from bench.http_clients import measure_load, name_client
 from bench.measure import Row, failed_row, measure_rows
 from bench.peers.environment import install_peers
-from bench.peers.levels import CLIENTS, Level, format_table, list_samples, measure_level
+from bench.peers.levels import CLIENTS, format_table, list_samples, measure_level
 from bench.peers.server import Peer, run_peer
 from bench.peers.triton import GOAL, GUARDED, PROFILED, ServedModel, TritonSide
 from bench.server import own_server
@@ -26,9 +25,7 @@ from millrace.models.common.errors import WorkError
 
 SHOWN = 32
 """How many clients decide on a peer's way, and give a row its value."""
-TRIALS = 3
-SMALL_ROUNDS, SMALL_SECONDS = 3, 1
-SLOW_ROUNDS, SLOW_SECONDS = 3, 2
+ROUNDS = 3
 SLOW, SLOW_GOAL = "5", 1.2
 """The end of a row's name with the model of 5 ms, and the row's goal."""
 LITSERVE = ("one by one", "batches", "one by one, fast queue", "batches, fast queue")
@@ -56,82 +53,64 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         triton = TritonSide(guarded, bare, Path(folder))
         measures = {}
         for name, peer in PEERS.items():
-            beside = Beside(peer, python, triton)
-            measures[name] = partial(beside.small, name)
-            measures[name + SLOW] = partial(beside.slow, name + SLOW)
+            for row, slow in ((name, False), (name + SLOW, True)):
+                measures[row] = partial(compare, row, peer, python, triton, slow=slow)
         yield from measure_rows(measures, wanted)
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A peer beside Triton.
+def compare(name: str, peer: Peer, python: Path, triton: TritonSide, *, slow: bool) -> Row:
+    """Measure a peer's ways, and the fastest one beside both Tritons.
 
-    Attributes:
+    Args:
+        name: of the row.
         peer: the peer.
         python: has the packages of all peers.
         triton: both Tritons.
+        slow: whether they serve the model of 5 ms; if False, the small one.
     """
+    model, goal = (triton.slow, SLOW_GOAL) if slow else (triton.small, peer.goal)
+    ways = measure_ways(peer, python, model)
+    with run_peer(peer, next(iter(ways)), python, model.question) as running:
+        servers = {peer.name: running.request, **model.servers}
+        levels = {each: measure_level(servers, each, ROUNDS, model.seconds) for each in CLIENTS}
+    ratio = levels[SHOWN].ratio(GUARDED, peer.name)
+    errors = sum(level.errors(each) for level in levels.values() for each in model.servers)
+    return Row(
+        name=name,
+        what=f"Triton through the guard ÷ {peer.name}, requests/s of {SHOWN} clients, "
+        f"{model.question.about}",
+        value=ratio,
+        goal=f"≥ {goal:g}, and no errors of Triton",
+        holds=ratio >= goal and errors == 0,
+        samples={
+            **{f"{way}, requests_per_second": rates for way, rates in ways.items()},
+            **list_samples(levels.values()),
+        },
+        details=f"{_describe(peer, ways, model)}\n\n{format_table(levels.values(), peer.name)}",
+    )
 
-    peer: Peer
-    python: Path
-    triton: TritonSide
 
-    @cached_property
-    def ways(self) -> dict[str, list[float]]:
-        """Requests per second of each way, with the small model; the fastest way comes first."""
-        rates = {}
-        for way in self.peer.ways:
-            with run_peer(self.peer, way, self.python, self.triton.small.question) as running:
-                loads = [measure_load(running.request, SHOWN, SMALL_SECONDS) for _ in range(TRIALS)]
-            rates[way] = [each.requests_per_second for each in loads]
-        return dict(sorted(rates.items(), key=lambda each: -statistics.median(each[1])))
+def measure_ways(peer: Peer, python: Path, model: ServedModel) -> dict[str, list[float]]:
+    """Return the requests per second of each way of a peer; the fastest way comes first."""
+    rates = {}
+    for way in peer.ways:
+        with run_peer(peer, way, python, model.question) as running:
+            loads = [measure_load(running.request, SHOWN, model.seconds) for _ in range(ROUNDS)]
+        rates[way] = [each.requests_per_second for each in loads]
+    return dict(sorted(rates.items(), key=lambda each: -statistics.median(each[1])))
 
-    def small(self, name: str) -> Row:
-        """Compare them with the small model."""
-        model = self.triton.small
-        levels = self._measure_levels(model, SMALL_ROUNDS, SMALL_SECONDS)
-        return self._row(name, model, levels, self.peer.goal)
 
-    def slow(self, name: str) -> Row:
-        """Compare them with the model of 5 ms."""
-        model = self.triton.slow
-        levels = self._measure_levels(model, SLOW_ROUNDS, SLOW_SECONDS)
-        return self._row(name, model, levels, SLOW_GOAL)
-
-    def _measure_levels(self, model: ServedModel, rounds: int, seconds: int) -> dict[int, Level]:
-        fastest = next(iter(self.ways))
-        with run_peer(self.peer, fastest, self.python, model.question) as running:
-            servers = {self.peer.name: running.request, **model.servers}
-            return {each: measure_level(servers, each, rounds, seconds) for each in CLIENTS}
-
-    def _row(self, name: str, model: ServedModel, levels: Mapping[int, Level], goal: float) -> Row:
-        ratio = levels[SHOWN].ratio(GUARDED, self.peer.name)
-        errors = sum(level.errors(each) for level in levels.values() for each in model.servers)
-        return Row(
-            name=name,
-            what=f"Triton through the guard ÷ {self.peer.name}, requests/s of {SHOWN} clients, "
-            f"{model.question.about}",
-            value=ratio,
-            goal=f"≥ {goal:g}, and no errors of Triton",
-            holds=ratio >= goal and errors == 0,
-            samples={
-                **{f"{way}, requests_per_second": rates for way, rates in self.ways.items()},
-                **list_samples(levels.values()),
-            },
-            details=f"{self._describe(model)}\n\n{format_table(levels.values(), self.peer.name)}",
+def _describe(peer: Peer, ways: Mapping[str, Sequence[float]], model: ServedModel) -> str:
+    """Return who measures what, in sentences."""
+    found = [f"{way} {statistics.median(rates):.0f}" for way, rates in ways.items()]
+    lines = [
+        f"Clients: {name_client()}.",
+        f"Requests/s of {peer.name} with {SHOWN} clients: {', '.join(found)}. The first way is in "
+        "the table.",
+    ]
+    if model.profiled is not None:
+        lines.append(
+            f"{PROFILED} is what `millrace profile` chooses for {GOAL.rate:g} requests/s and a p99 "
+            f"of {GOAL.p99_ms:g} ms: {model.profiled}."
         )
-
-    def _describe(self, model: ServedModel) -> str:
-        """Return who measures what, in sentences."""
-        ways = [f"{way} {statistics.median(rates):.0f}" for way, rates in self.ways.items()]
-        found = [
-            f"Clients: {name_client()}.",
-            f"Requests/s of {self.peer.name} with the small model and {SHOWN} clients: "
-            f"{', '.join(ways)}. The first way is in the table.",
-        ]
-        if model.profiled is not None:
-            found.append(
-                f"{PROFILED} is what `millrace profile` chooses for {GOAL.rate:g} requests/s and a "
-                f"p99 of {GOAL.p99_ms:g} ms: {model.profiled}."
-            )
-        return "\n".join(found)
+    return "\n".join(lines)

@@ -19,6 +19,7 @@ from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 GUARDED, BARE, PROFILED = "Triton", "Triton past the guard", "Triton profiled"
 GOAL = SloSpec(rate=100, p99_ms=50)
 ROWS = 64
+SMALL_SECONDS, SLOW_SECONDS = 1, 2
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class ServedModel:
     Attributes:
         question: the model, and the request to it.
         servers: the request to each Triton; `GUARDED` and `BARE` have the defaults of `serving`.
+        seconds: of a measurement; at 128 clients each needs several answers.
         profiled: what `millrace profile` chose for `PROFILED`; None if it was not asked.
     """
 
     question: Question
     servers: Mapping[str, HttpRequest]
+    seconds: int
     profiled: BatchConfiguration | None = None
 
 
@@ -54,7 +57,7 @@ class TritonSide:
     def small(self) -> ServedModel:
         """The small model."""
         question = small_model(self.folder)
-        return ServedModel(question, self._serve_defaults("small", question))
+        return ServedModel(question, self._serve_defaults("small", question), SMALL_SECONDS)
 
     @cached_property
     def slow(self) -> ServedModel:
@@ -63,7 +66,7 @@ class TritonSide:
         servers = self._serve_defaults("slow", question)
         found = profile(question.onnx)
         profiled = _serve(self.guarded, "profiled", question, ServingSpec(**found.settings))
-        return ServedModel(question, servers | {PROFILED: profiled}, found)
+        return ServedModel(question, servers | {PROFILED: profiled}, SLOW_SECONDS, found)
 
     def _serve_defaults(self, model: str, question: Question) -> dict[str, HttpRequest]:
         sides = {GUARDED: self.guarded, BARE: self.bare}
