@@ -24,10 +24,10 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test chaos retest lint bench up down status soak screenshots clean
+.PHONY: help install demo test chaos retest lint bench bench-peers up down status soak screenshots clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 install: $(ALL) ## Make the environment in .venv, with every extra and the tools
 
@@ -56,6 +56,9 @@ lint: $(ALL) ## Run ruff, mypy and import-linter
 
 bench: $(ALL) $(ENCODER) ## Measure the ratios, into bench/*.json
 	@$(BIN)/python -m bench
+
+bench-peers: $(ALL) ## Measure Triton beside LitServe, BentoML, MLflow and Ray Serve, which it installs into bench/.peers
+	@$(BIN)/python -m bench peers
 
 up: $(STAMP) ## Start MLflow, Prefect, Triton and the scheduled deployments
 	@$(BIN)/millrace up
