@@ -109,6 +109,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@mkdir -p .venv/src/millrace
 	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
 	@$(BIN)/python -m millrace.flows.services.prefect_database
+	@$(BIN)/python -m millrace.models.registry.mlflow_database
 	@$(call plan_once,examples/tabular.yaml examples/digits.yaml)
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"

@@ -18,6 +18,7 @@ from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.models.common.errors import WorkError
 from millrace.models.common.printable import guard_logging
+from millrace.models.registry.mlflow_database import prepare_database
 from millrace.serving.http_server import run_server
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
@@ -88,6 +89,7 @@ def create_app(settings: Settings, login: MlflowLogin | None) -> ASGIApp:
     artifacts = variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]
     restrict_artifacts(Path(artifacts))
     database = variables["_MLFLOW_SERVER_FILE_STORE"]
+    prepare_database(database)
     try:
         initialize_backend_stores(database, database, artifacts)
     except Exception as error:

@@ -10,13 +10,11 @@ lacks.
 
 import asyncio
 import os
-import shutil
-import sqlite3
 import tempfile
-from contextlib import closing, suppress
 from pathlib import Path
 
 from millrace.models.common.machine_cache import machine_cache
+from millrace.models.common.template_database import copy_or_make
 
 SQLITE = "sqlite+aiosqlite:///"
 
@@ -33,20 +31,7 @@ def prepare_database() -> None:
     file = file_of(url.get_secret_value()) if url else None
     if file is None or file.exists():
         return
-    cached = _cached_file()
-    with suppress(OSError):
-        if _is_whole(cached):
-            _publish(cached, file)
-            return
-        cached.unlink(missing_ok=True)
-    _migrate()
-    with suppress(OSError, sqlite3.Error):
-        cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
-            copy = Path(folder) / cached.name
-            with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
-                source.backup(target)
-            _publish(copy, cached)
+    copy_or_make(file, _cached_file(), _migrate)
 
 
 def file_of(url: str) -> Path | None:
@@ -54,20 +39,6 @@ def file_of(url: str) -> Path | None:
     name = url.removeprefix(SQLITE)
     is_plain = url.startswith(SQLITE) and name.endswith("/prefect.db")
     return Path(name) if is_plain else None
-
-
-def _is_whole(cached: Path) -> bool:
-    """Return whether a cached database can be copied."""
-    if not cached.is_file():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{cached.as_uri()}?mode=ro", uri=True)) as database:
-            (found,) = database.execute("pragma quick_check").fetchone()
-            return found == "ok" and bool(
-                database.execute("select * from alembic_version").fetchall()
-            )
-    except sqlite3.Error:
-        return False
 
 
 def _cached_file() -> Path:
@@ -80,16 +51,6 @@ def _migrate() -> None:
     from prefect.server.database import provide_database_interface
 
     asyncio.run(provide_database_interface().create_db())
-
-
-def _publish(source: Path, file: Path) -> None:
-    """Copy a database, all of it at once, unless the file is there: a server may use it by now."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        copy = Path(folder) / file.name
-        shutil.copyfile(source, copy)
-        with suppress(FileExistsError):
-            os.link(copy, file)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from millrace.models.common.reachable import require_database, require_http, req
 from millrace.models.common.slow_step import report_while
 from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_client import client_type
+from millrace.models.registry.mlflow_database import prepare_database
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS, for_mlflow
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
@@ -178,6 +179,7 @@ def client(tracking_uri: str) -> "MlflowClient":
     """Return a client for MLflow's tracking and registry at one address."""
     made = client_type()
     _quiet()
+    prepare_database(tracking_uri)
     return made(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
@@ -236,7 +238,7 @@ def tracked_run(
         WorkError: MLflow's experiment cannot be opened.
     """
     check_reachable(installation.tracking_uri)
-    with report_while("opening MLflow"):  # a new database is migrated, step by step
+    with report_while("opening MLflow"):  # the first database of a machine is migrated
         import mlflow
 
         _quiet()
@@ -312,6 +314,7 @@ def _experiment(installation: Installation, name: str) -> str:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
+    prepare_database(installation.tracking_uri)
     require_database(installation.tracking_uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
     embedded = not installation.tracking_uri.startswith(("http://", "https://"))
     location = f"{installation.artifacts.as_uri()}/{name}" if embedded else None
