@@ -1,4 +1,7 @@
-"""The nightly batch takes the version that online serves: a real registry, Triton and Ray."""
+"""The nightly batch takes the version that online serves: a real registry, Triton and Ray.
+
+The first job's rows go through Ray; those of the others, of which only the version matters, do not.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.score import RunReporter, scored
 from tests.integration.asked import Line
 from tests.integration.planted import DATASET, Planted, good, ingest_rows, plant
+from tests.stand_ins.rows_here import without_ray
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -36,7 +40,9 @@ def worse(line: Line, name: str) -> Planted:
     return plant(line.installation, name, good(3, metric=0.4, pipeline=NO_WORSE))
 
 
-def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -> None:
+def test_a_refused_champion_scores_nothing_and_what_is_live_does(
+    ray_of: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line, name = ray_of, "nightly"
     ingest_rows(line.installation, name)
     line.promote(plant(line.installation, name, good(0)))
@@ -56,6 +62,7 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -
     (run,) = _runs(line, name)
     assert run.data.tags["millrace.approved"] == "True"
 
+    without_ray(monkeypatch)
     assert score(line, name, "2026-01-01").unchanged
     other = score(line, name, "2026-01-01", version=2)  # as with any other version: in its place
     assert (other.model_version, other.approved, other.unchanged) == (2, False, False)
@@ -65,8 +72,11 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -
     assert score(line, name, "2026-01-01").model_version == 1
 
 
-def test_where_nothing_is_live_the_same_is_decided_and_written_down(ray_of: Line) -> None:
-    line, name = ray_of, "unreleased"
+def test_where_nothing_is_live_the_same_is_decided_and_written_down(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ray(monkeypatch)
+    name = "unreleased"
     ingest_rows(line.installation, name)
     line.promote(plant(line.installation, name, good(0, passed=False)))
     with pytest.raises(InputError, match="version 1 of unreleased has the alias") as caught:
