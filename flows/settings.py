@@ -168,7 +168,7 @@ class Settings(BaseSettings):
     triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
     triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
     guard: bool = Field(
-        True, description="Whether a proxy checks requests to the HTTP ports of the Triton of `up`."
+        True, description="Whether a proxy checks the requests to the Triton of `up`."
     )
     pipelines: Words = Field(
         DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."

@@ -161,16 +161,13 @@ def triton_service(settings: Settings) -> Service:
         address=f"http://{endpoint.http}",
         grpc=endpoint.grpc,
         health=SocketUrl(socket, ready) if settings.guard else f"http://{endpoint.http}{ready}",
-        ports={
-            "MILLRACE_TRITON_GRPC_PORT": endpoint.grpc_port,
-            **({} if settings.guard else _http_ports(endpoint)),
-        },
+        ports={} if settings.guard else _triton_ports(endpoint),
         grace=15.0,
     )
 
 
 def guard_service(settings: Settings) -> Service:
-    """Return the proxy on Triton's public HTTP ports; only checked requests pass it."""
+    """Return the proxy on Triton's public ports; only checked requests pass it."""
     installation, endpoint = settings.installation(), settings.local_triton
     return Service(
         name="guard",
@@ -179,12 +176,13 @@ def guard_service(settings: Settings) -> Service:
         is_isolated=True,
         address=f"http://{endpoint.http}",
         health=envoy_process.health_url(endpoint),
-        ports=_http_ports(endpoint),
+        ports=_triton_ports(endpoint),
     )
 
 
-def _http_ports(endpoint: Endpoint) -> dict[str, int]:
+def _triton_ports(endpoint: Endpoint) -> dict[str, int]:
     return {
+        "MILLRACE_TRITON_GRPC_PORT": endpoint.grpc_port,
         "MILLRACE_TRITON_HTTP_PORT": endpoint.http_port,
         "MILLRACE_TRITON_METRICS_PORT": endpoint.metrics_port,
     }

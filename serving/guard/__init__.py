@@ -1,1 +1,1 @@
-"""The guard: an Envoy proxy on the public HTTP ports that passes only valid requests to Triton."""
+"""The guard: an Envoy proxy on the public ports that passes only valid requests to Triton."""

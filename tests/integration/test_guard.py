@@ -20,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.guard import envoy_process, sockets
 from millrace.serving.guard.envoy_config import MAX_BODY_BYTES, MAX_PATH_BYTES
+from millrace.serving.guard.token_names import TOKEN_HEADER, TOKEN_METADATA
 from millrace.serving.triton import server as triton
-from millrace.serving.triton.token_names import TOKEN_HEADER, TOKEN_METADATA
 from tests.integration.guard_stand import INFER, Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 
@@ -435,8 +435,8 @@ def test_another_user_finds_no_token_in_any_process_and_manages_nothing(served) 
 
 @only_as_root
 def test_another_user_reaches_no_socket_of_triton(served) -> None:
-    for name in (sockets.http_socket(served.endpoint), sockets.metrics_socket(served.endpoint)):
-        path = served.installation.home / name
+    for name_of in (sockets.http_socket, sockets.grpc_socket, sockets.metrics_socket):
+        path = served.installation.home / name_of(served.endpoint)
         assert path.is_socket()
         # The whole name is too long to connect to; who cannot enter the folder cannot connect.
         look = "import json, os, sys; print(json.dumps(os.access(sys.argv[1], os.X_OK)))"
@@ -459,6 +459,7 @@ def test_its_configuration_and_its_log_are_private(served) -> None:
     for path in (file, envoy_process.log_file(served.installation, served.endpoint)):
         assert path.stat().st_mode & 0o077 == 0
     assert "admin" not in json.loads(file.read_text())
+    assert served.endpoint.token not in file.read_text()
 
 
 def test_without_a_triton_it_says_so_in_json(tmp_path: Path) -> None:

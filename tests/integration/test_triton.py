@@ -27,6 +27,7 @@ from millrace.models.common.errors import InputError, MillraceError, TransientEr
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import AcceleratorSpec
 from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.guard.token_names import TOKEN_METADATA
 from millrace.serving.release import apply, plan
 from millrace.serving.release.apply import Request
 from millrace.serving.release.golden_prompts import GoldenPrompts
@@ -40,7 +41,6 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import accelerators_of, from_text
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.token_names import TOKEN_METADATA
 from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends

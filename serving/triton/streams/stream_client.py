@@ -35,6 +35,8 @@ ALIVE_SECONDS = 5.0
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 DEFAULTS = Sampling()
 EOF = grpc.aio.EOF
+STREAM_RESET = "RST_STREAM"
+"""In gRPC's message, with the status INTERNAL, if the server behind the guard ended meanwhile."""
 
 __all__ = ["AsyncStreamClient", "StreamClient", "Messages", "Piece", "Sampling"]
 
@@ -294,7 +296,7 @@ def translate_error(error: Any, model: str, endpoint: Endpoint, seconds: float) 
         return TransientError(
             what, seen=f"{seconds:g} s were not enough", hint="check the load of Triton"
         )
-    if code == grpc.StatusCode.UNAVAILABLE:
+    if code == grpc.StatusCode.UNAVAILABLE or STREAM_RESET in (error.details() or ""):
         return TransientError(
             what,
             seen=f"no Triton answers at {endpoint.grpc}",

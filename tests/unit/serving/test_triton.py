@@ -15,11 +15,10 @@ def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path, "", "").prepared()
 
 
-def test_http_and_metrics_are_private_and_grpc_is_on_loopback(installation) -> None:
+def test_behind_a_guard_every_listener_is_a_socket(installation) -> None:
     argv, _ = server.command(installation, Endpoint())
-    assert "--grpc-address=127.0.0.1" in argv
-    assert "--http-address=unix:run/triton-8001.http" in argv
-    assert "--metrics-address=unix:run/triton-8001.metrics" in argv
+    for kind in ("http", "grpc", "metrics"):
+        assert f"--{kind}-address=unix:run/triton-8001.{kind}" in argv
 
 
 def test_without_a_guard_every_listener_is_on_loopback(installation) -> None:
