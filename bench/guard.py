@@ -1,11 +1,12 @@
-"""G1, G8, G32: the cost of the guard before Triton's HTTP, in requests per second and in CPU time.
+"""G1, G8, G32, G1R, G32R: the cost of the guard before Triton, in requests/s and in CPU time.
 
 Two servers serve the same small model, one behind its guard and one bare, and take turns. One
-client shows the latency; many clients, which share the machine's cores, show the throughput.
+client shows the latency; many clients, which share the machine's cores, show the throughput. The
+first three send JSON over HTTP, the other two gRPC, whose client takes more of the cores itself.
 """
 
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,11 +15,16 @@ import psutil
 from bench.measure import Row, measure_in_turn, measure_rows
 from bench.server import Bench, batch_of, few_digits, mlp, own_server
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.load_generator import measure
 
 ROUNDS = 9
 SECONDS = 1.0
 WIDTH = 64
-CLIENTS = {"G1": 1, "G8": 8, "G32": 32}
+MODEL = "small"
+HTTP_CLIENTS = {"G1": 1, "G8": 8, "G32": 32}
+GRPC_CLIENTS = {"G1R": 1, "G32R": 32}
+Load = Callable[[Bench], tuple[int, float]]
+"""Sends requests to a server; returns their number, and the requests per second."""
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
@@ -28,33 +34,54 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         bare = stack.enter_context(own_server(guarded=False))
         for each in (guarded, bare):
             onnx = mlp(each.repository.staging / "small.onnx", (WIDTH, 128, 10))
-            each.serve("small", onnx, ServingSpec())
+            each.serve(MODEL, onnx, ServingSpec())
+        loads = [
+            *((name, "JSON by HTTP", many, load_http) for name, many in HTTP_CLIENTS.items()),
+            *((name, "gRPC", many, load_grpc) for name, many in GRPC_CLIENTS.items()),
+        ]
         measures = {
-            name: partial(through_the_guard, name, clients, guarded, bare)
-            for name, clients in CLIENTS.items()
+            name: partial(
+                through_the_guard,
+                name,
+                f"{what}, {many} clients",
+                partial(load, many),
+                guarded,
+                bare,
+            )
+            for name, what, many, load in loads
         }
         yield from measure_rows(measures, wanted)
 
 
-def through_the_guard(name: str, clients: int, guarded: Bench, bare: Bench) -> Row:
-    """Compare the requests per second of so many clients, and measure the guard's CPU time."""
-    process, cpu = find_guard(guarded), list[float]()
+def load_http(clients: int, bench: Bench) -> tuple[int, float]:
+    """Send a row as JSON over HTTP."""
     row = few_digits(batch_of(WIDTH, 1)["x"])
+    load = bench.load_over_http(MODEL, row, clients, SECONDS)
+    return load.requests, load.requests_per_second
+
+
+def load_grpc(clients: int, bench: Bench) -> tuple[int, float]:
+    """Send a row over gRPC."""
+    feed = batch_of(WIDTH, 1)
+    load = measure(bench.client.endpoint, MODEL, feed, clients=clients, seconds=SECONDS)
+    return load.requests, load.requests_per_second
+
+
+def through_the_guard(name: str, what: str, load: Load, guarded: Bench, bare: Bench) -> Row:
+    """Compare the requests per second of a load, and measure the guard's CPU time."""
+    process, cpu = find_guard(guarded), list[float]()
 
     def through() -> float:
         before = cpu_seconds(process)
-        load = guarded.load_over_http("small", row, clients, SECONDS)
-        cpu.append(1e6 * (cpu_seconds(process) - before) / load.requests)
-        return load.requests_per_second
+        requests, rate = load(guarded)
+        cpu.append(1e6 * (cpu_seconds(process) - before) / requests)
+        return rate
 
-    def directly() -> float:
-        return bare.load_over_http("small", row, clients, SECONDS).requests_per_second
-
-    rounds = measure_in_turn(through, directly, ROUNDS)
+    rounds = measure_in_turn(through, lambda: load(bare)[1], ROUNDS)
     return Row(
         name=name,
-        what=f"JSON by HTTP through the guard ÷ bare, requests/s of {clients} clients; the guard's "
-        f"CPU is {statistics.median(cpu[1:]):.0f} µs a request",
+        what=f"requests/s through the guard ÷ bare, {what}; the guard's CPU is "
+        f"{statistics.median(cpu[1:]):.0f} µs a request",
         value=rounds.ratio,
         goal="none stated",
         holds=True,
