@@ -8,12 +8,15 @@ from pathlib import Path
 from bench.http_load import HttpRequest
 from bench.peers.models import INPUTS, Question, slow_model, small_model
 from bench.server import Bench, batch_of
+from bench.serving_profile import NothingKept
 from millrace.models.common.digest import digest_of
 from millrace.models.common.hardware import this_machine
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.profiler import Profiler
-from millrace.serving.profile.search import BatchConfiguration
+from millrace.serving.profile.record import Configuration as Settings
+from millrace.serving.profile.workload import Configuration
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 
 GUARDED, BARE, PROFILED = "Triton", "Triton past the guard", "Triton profiled"
@@ -36,7 +39,7 @@ class ServedModel:
     question: Question
     servers: Mapping[str, HttpRequest]
     seconds: int
-    profiled: BatchConfiguration | None = None
+    profiled: Configuration | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,12 @@ class TritonSide:
         question = slow_model(self.folder)
         servers = self._serve_defaults("slow", question)
         found = profile(question.onnx)
-        profiled = _serve(self.guarded, "profiled", question, ServingSpec(**found.settings))
+        profiled = _serve(
+            self.guarded,
+            "profiled",
+            question,
+            Settings(settings=found.settings).apply(ServingSpec()),
+        )
         return ServedModel(question, servers | {PROFILED: profiled}, SLOW_SECONDS, found)
 
     def _serve_defaults(self, model: str, question: Question) -> dict[str, HttpRequest]:
@@ -80,15 +88,9 @@ def _serve(bench: Bench, model: str, question: Question, serving: ServingSpec) -
     return request
 
 
-def profile(onnx: Path) -> BatchConfiguration:
+def profile(onnx: Path) -> Configuration:
     """Return what `millrace profile` chooses for a model, with all cores of this machine."""
-    profiler = Profiler(
-        artifact=artifact_of_graph(onnx, digest_of(onnx)),
-        rows=batch_of(INPUTS, ROWS),
-        goal=GOAL,
-        cores=this_machine().cores,
-        measured=lambda _: None,
-        keep=lambda *_: None,
-        say=lambda _: None,
-    )
-    return profiler.run().chosen.configuration
+    artifact = artifact_of_graph(onnx, digest_of(onnx))
+    rows, cores = batch_of(INPUTS, ROWS), this_machine().cores
+    workload = BatchWorkload(artifact, rows, GOAL, cores, NothingKept(), lambda _: None)
+    return Profiler(workload, GOAL, lambda _: None).run().chosen.configuration

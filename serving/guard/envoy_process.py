@@ -4,11 +4,12 @@ import json
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
@@ -68,9 +69,20 @@ def health_url(endpoint: Endpoint) -> str:
 
 @contextmanager
 def running(
-    installation: Installation, endpoint: Endpoint, deadline: float = START_SECONDS
+    installation: Installation,
+    endpoint: Endpoint,
+    deadline: float = START_SECONDS,
+    launch: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Run a guard for the length of the block.
+
+    Args:
+        installation: a prepared home folder.
+        endpoint: the public address and ports.
+        deadline: seconds within which the guard must answer.
+        launch: a command that starts the command line that follows it.
+        environment: all environment variables.
 
     Raises:
         WorkError: Envoy is not installed, or does not answer in time.
@@ -80,8 +92,8 @@ def running(
         log.chmod(0o600)
         hold_log(output.fileno())
         process = subprocess.Popen(
-            command(installation, endpoint),
-            env={},
+            [*launch, *command(installation, endpoint)],
+            env=environment,
             cwd=installation.home,
             stdin=subprocess.DEVNULL,
             stdout=output,

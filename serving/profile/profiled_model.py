@@ -20,7 +20,6 @@ from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import latest, loaded_anew
 from millrace.serving.triton.open_loop import OpenLoop, SentLoad, encode_request
-from millrace.serving.triton.private_process import ENDS_WITH_PARENT
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
@@ -79,14 +78,8 @@ def own_triton(artifact: Artifact, flags: Sequence[str] = ()) -> Iterator[OwnTri
         repository = Repository(installation.model_repository, installation.staging)
         repository.stage(MODEL, VERSION, artifact)
         endpoint = _free_endpoint()
-        client = stack.enter_context(
-            server.running(
-                *(installation, endpoint),
-                extra_environment={ENDS_WITH_PARENT: "1"},
-                guarded=False,
-                flags=flags,
-            )
-        )
+        running = server.running(installation, endpoint, flags=flags, ends_with_parent=True)
+        client = stack.enter_context(running)
         yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from millrace.serving.triton.backend_directory import (
     prepare_backends,
     python_environment,
 )
+from millrace.serving.triton.private_process import ENDS_WITH_PARENT
 
 if TYPE_CHECKING:
     from millrace.serving.triton.client import TritonClient
@@ -100,9 +101,12 @@ def command(
     given = (f"--{key}={value}" for key, value in options.items())
     program = [str(find_server().binary), "--disable-auto-complete-config", *given, *flags]
     secrets = {} if not endpoint.token else _token_flags(endpoint.token, guarded=guarded)
-    launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(installation.home)]
-    argv = [*launch, *program, *(f"@{name}" for name in secrets)]
+    argv = [*_launch(installation), *program, *(f"@{name}" for name in secrets)]
     return argv, python_environment() | secrets
+
+
+def _launch(installation: Installation) -> list[str]:
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(installation.home)]
 
 
 def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
@@ -122,10 +126,10 @@ def running(
     installation: Installation,
     endpoint: Endpoint,
     *,
-    extra_environment: Mapping[str, str] | None = None,
     deadline: float = START_SECONDS,
     guarded: bool = True,
     flags: Sequence[str] = (),
+    ends_with_parent: bool = False,
 ) -> Iterator["TritonClient"]:
     """Run a server and its guard for the length of the block, and yield a client of the server.
 
@@ -134,10 +138,10 @@ def running(
     Args:
         installation: a prepared home folder.
         endpoint: the public address and ports.
-        extra_environment: environment variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds within which the server must be ready.
         guarded: whether to run the guard in front of Triton; see `command`.
         flags: more of Triton's arguments.
+        ends_with_parent: whether the kernel kills server and guard when this process is killed.
 
     Raises:
         InputError: the endpoint is not on loopback.
@@ -146,6 +150,7 @@ def running(
     from millrace.serving.triton.client import TritonClient  # 25 MB, which a supervisor saves
 
     argv, environment = command(installation, endpoint, guarded=guarded, flags=flags)
+    own = {ENDS_WITH_PARENT: "1"} if ends_with_parent else {}
     _require_free_ports(endpoint)
     clean_up(installation, endpoint)
     log = log_file(installation, endpoint)
@@ -154,7 +159,7 @@ def running(
         hold_log(output.fileno())
         process = subprocess.Popen(
             argv,
-            env=environment | dict(extra_environment or {}),
+            env=environment | own,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -165,7 +170,11 @@ def running(
             if guarded:
                 own_http = installation.home / sockets.http_socket(endpoint)
                 _wait_until(lambda: _is_socket_ready(own_http), process, log, deadline)
-                stack.enter_context(envoy_process.running(installation, endpoint))
+                launch = _launch(installation)
+                guard = envoy_process.running(
+                    installation, endpoint, launch=launch, environment=own
+                )
+                stack.enter_context(guard)
             _wait_until(lambda: _is_ready(client), process, log, deadline)
             yield client
     finally:

@@ -22,7 +22,7 @@ from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 
 file = Path(sys.argv[1])
 with profiled_model(artifact_of_graph(file, digest_of(file)), {}) as model:
-    model.load(ServingSpec())
+    model.triton.load(ServingSpec())
     print("loaded", flush=True)
     time.sleep(600)
 """
@@ -38,7 +38,7 @@ def test_a_killed_profile_leaves_no_server(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "loaded\n"
         started = psutil.Process(process.pid).children(recursive=True)
-        assert "tritonserver" in [each.name() for each in started]
+        assert {"tritonserver", "envoy"} <= {each.name() for each in started}
         process.kill()
     _, left = psutil.wait_procs(started, timeout=SECONDS)
     assert left == []
