@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.guard import envoy_grpc
+from millrace.serving.guard import envoy_grpc, envoy_stats
 from millrace.serving.guard.envoy_routes import (
     NO_LIMIT,
     TYPES,
@@ -53,12 +53,14 @@ class GuardSpec:
         http: the Unix socket of Triton's HTTP server, relative to the folder that Envoy runs in.
         grpc: the Unix socket of Triton's gRPC server, relative to the same folder.
         metrics: the Unix socket of Triton's metrics, relative to the same folder.
+        admin: the Unix socket of the guard's own administration, relative to the same folder.
     """
 
     endpoint: Endpoint
     http: str
     grpc: str
     metrics: str
+    admin: str
 
 
 def guard_threads() -> int:
@@ -70,7 +72,7 @@ def guard_threads() -> int:
 
 
 def guard_config(spec: GuardSpec) -> Json:
-    """Return Envoy's whole configuration, without an administration port."""
+    """Return Envoy's whole configuration, with no administration port but a Unix socket."""
     endpoint = spec.endpoint
     http = _http_manager(endpoint, _http_routes(spec), _lua_filter())
     metrics = _http_manager(endpoint, _metrics_routes(spec), [])
@@ -83,11 +85,13 @@ def guard_config(spec: GuardSpec) -> Json:
     clusters = [
         _cluster("http", spec.http),
         _cluster("metrics", spec.metrics),
+        _cluster("admin", spec.admin),
         _cluster("grpc", spec.grpc) | envoy_grpc.upstream_options(),
     ]
     return {
         "static_resources": {"listeners": listeners, "clusters": clusters},
-        "stats_config": {"stats_matcher": {"reject_all": True}},
+        "admin": envoy_stats.admin(spec.admin),
+        "stats_config": envoy_stats.stats_config(envoy_grpc.SERVICE),
         "overload_manager": _overload_manager(),
         "layered_runtime": {"layers": [{"name": "own", "static_layer": _LONG_EXPRESSIONS}]},
     }
@@ -127,7 +131,8 @@ def _http_manager(endpoint: Endpoint, routes: list[Json], filters: list[Json]) -
 def _grpc_manager(endpoint: Endpoint) -> Json:
     """Return the settings for gRPC, whose requests, unlike those of HTTP, may take any time."""
     hosts = virtual_hosts(endpoint, envoy_grpc.grpc_routes(endpoint), 403)
-    return _manager([]) | {
+    methods = (*envoy_grpc.CLIENT_METHODS, *envoy_grpc.MANAGING_METHODS)
+    return _manager([envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)]) | {
         "codec_type": "HTTP2",
         "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,
         "http2_protocol_options": envoy_grpc.downstream_http2(),
@@ -182,7 +187,8 @@ def _metrics_routes(spec: GuardSpec) -> list[Json]:
         *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
-        respond({"prefix": "/"}, 404, "this port offers only GET /metrics"),
+        envoy_stats.metrics_route(),
+        respond({"prefix": "/"}, 404, _NO_SUCH_METRICS),
     ]
 
 
@@ -267,4 +273,5 @@ _LONG_PATH = respond(
     414,
     f"the path is longer than {MAX_PATH_BYTES} bytes",
 )
+_NO_SUCH_METRICS = f"this port offers only GET /metrics and GET {envoy_stats.METRICS_PATH}"
 _TOO_LARGE = f"path and headers exceed {MAX_HEADERS_KIB} KiB, or there are more than 100 headers"

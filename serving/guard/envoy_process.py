@@ -16,7 +16,12 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.log_files import hold_log
 from millrace.models.common.private_files import replace_private
 from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
-from millrace.serving.guard.sockets import grpc_socket, http_socket, metrics_socket
+from millrace.serving.guard.sockets import (
+    grpc_socket,
+    guard_socket,
+    http_socket,
+    metrics_socket,
+)
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -31,7 +36,11 @@ def command(installation: Installation, endpoint: Endpoint) -> list[str]:
     """
     threads = guard_threads()
     spec = GuardSpec(
-        endpoint, http_socket(endpoint), grpc_socket(endpoint), metrics_socket(endpoint)
+        endpoint,
+        http=http_socket(endpoint),
+        grpc=grpc_socket(endpoint),
+        metrics=metrics_socket(endpoint),
+        admin=guard_socket(endpoint),
     )
     file = installation.run / f"guard-{endpoint.http_port}.json"
     _write_config(file, json.dumps(guard_config(spec)))

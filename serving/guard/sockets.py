@@ -1,4 +1,4 @@
-"""The Unix sockets of Triton, in MILLRACE_HOME; only its owner may open them.
+"""The Unix sockets of Triton and the guard, in MILLRACE_HOME; only its owner may open them.
 
 Their paths are relative to MILLRACE_HOME because an absolute path may be longer than the 107 bytes
 that a Unix socket's address can hold.
@@ -30,6 +30,11 @@ def grpc_socket(endpoint: Endpoint) -> str:
 def metrics_socket(endpoint: Endpoint) -> str:
     """Return the path of Triton's metrics socket, relative to MILLRACE_HOME."""
     return f"run/triton-{endpoint.grpc_port}.metrics"
+
+
+def guard_socket(endpoint: Endpoint) -> str:
+    """Return the path of the guard's administration socket, relative to MILLRACE_HOME."""
+    return f"run/guard-{endpoint.http_port}.admin"
 
 
 class SocketConnection(HTTPConnection):

@@ -234,11 +234,19 @@ def test_without_a_triton_it_is_unavailable(tmp_path: Path) -> None:
 
 def triton_of(endpoint: Endpoint) -> psutil.Process:
     """Return the process of the server with this gRPC port."""
-    flag = f"--grpc-port={endpoint.grpc_port}"
+    return _process_with(f"--grpc-port={endpoint.grpc_port}")
+
+
+def guard_of(endpoint: Endpoint) -> psutil.Process:
+    """Return the process of the guard with this HTTP port."""
+    return _process_with(f"guard-{endpoint.http_port}.json")
+
+
+def _process_with(ending: str) -> psutil.Process:
     for process in psutil.process_iter(["cmdline"]):
-        if flag in (process.info["cmdline"] or ()):
+        if any(word.endswith(ending) for word in process.info["cmdline"] or ()):
             return process
-    raise AssertionError("there is no Triton")
+    raise AssertionError(f"no process has {ending}")
 
 
 def test_a_triton_that_is_killed_ends_the_stream_at_once(tmp_path: Path) -> None:

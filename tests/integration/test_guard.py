@@ -392,6 +392,8 @@ def test_metrics_are_one_page_to_read(served) -> None:
     assert page.status == 200
     assert b"nv_inference_count" in page.body
     assert served.ask(b"{}", "/metrics", port=port).status == 404
+    for path in ("/stats/prometheus", "/metrics/", "/quitquitquit", "/config_dump"):
+        assert served.ask(path=path, method="GET", port=port).status == 404
     assert served.ask(path="/v2", method="GET", port=port).status == 404
 
 
@@ -458,7 +460,11 @@ def test_its_configuration_and_its_log_are_private(served) -> None:
     file = served.installation.run / f"guard-{served.endpoint.http_port}.json"
     for path in (file, envoy_process.log_file(served.installation, served.endpoint)):
         assert path.stat().st_mode & 0o077 == 0
-    assert "admin" not in json.loads(file.read_text())
+    admin = json.loads(file.read_text())["admin"]["address"]
+    assert list(admin) == ["pipe"]
+    socket_file = served.installation.home / admin["pipe"]["path"]
+    assert socket_file.is_socket()
+    assert socket_file.stat().st_mode & 0o077 == 0
     assert served.endpoint.token not in file.read_text()
 
 

@@ -1,0 +1,120 @@
+"""The guard's metrics: requests by status and their latencies, and nothing else of Envoy's."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from millrace.models.common.installation import Installation
+from millrace.serving.guard import envoy_process
+from millrace.serving.guard.envoy_stats import METRICS_PATH
+from tests.integration.guard_stand import Stand, stand
+from tests.integration.ports import free_endpoint
+from tests.integration.test_grpc_guard import guard_of
+
+SAMPLE = re.compile(r"(\w+)\{(.*)\} (\S+)")
+ROWS = {"x": np.ones((1, 4), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    with stand(tmp_path_factory.mktemp("guard") / "home") as found:
+        yield found
+
+
+def page(served: Stand) -> str:
+    """Return the page of the guard's metrics."""
+    port = served.endpoint.metrics_port
+    answer = served.ask(path=METRICS_PATH, method="GET", port=port)
+    assert answer.status == 200
+    return answer.body.decode()
+
+
+def value(served: Stand, name: str, *labels: str) -> float:
+    """Return a sample of the page with these labels; 0 if there is none."""
+    for found in SAMPLE.finditer(page(served)):
+        if found[1] == name and all(each in found[2] for each in labels):
+            return float(found[3])
+    return 0.0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until a condition holds: Envoy collects its histograms every few seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_requests_over_grpc_are_counted_by_method_and_status(served) -> None:
+    method, name = 'method="ModelInfer"', "envoy_cluster_grpc"
+    before = value(served, f"{name}_0", method), value(served, f"{name}_5", method)
+    for _ in range(3):
+        served.client.predict("sums", ROWS)
+    with grpc.insecure_channel(served.endpoint.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError):
+            stub.ModelInfer(pb.ModelInferRequest(model_name="nowhere"))
+    after = value(served, f"{name}_0", method), value(served, f"{name}_5", method)
+    assert (after[0] - before[0], after[1] - before[1]) == (3, 1)
+
+
+def test_requests_over_http_are_counted_by_status(served) -> None:
+    def counted() -> list[float]:
+        return [
+            value(served, "envoy_http_downstream_rq_xx", f'class="{each}"', 'prefix="http"')
+            for each in (2, 4)
+        ]
+
+    before = counted()
+    assert served.sums(ROWS["x"]) == [4.0]
+    assert served.ask("{").status == 400
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1]
+
+
+def test_latencies_are_in_histograms(served) -> None:
+    of_grpc = ("envoy_cluster_grpc_upstream_rq_time_bucket", 'method="ModelInfer"', 'le="+Inf"')
+    of_http = ("envoy_http_downstream_rq_time_bucket", 'prefix="http"', 'le="+Inf"')
+    before = value(served, *of_grpc), value(served, *of_http)
+    served.client.predict("sums", ROWS)
+    served.sums(ROWS["x"])
+    wait_for(lambda: value(served, *of_grpc) > before[0] and value(served, *of_http) > before[1])
+
+
+def test_only_what_is_shown_is_collected(served) -> None:
+    names = {found[1] for found in SAMPLE.finditer(page(served))}
+    assert names
+    assert all(
+        each.startswith(("envoy_http_downstream_rq", "envoy_cluster_grpc_")) for each in names
+    )
+    assert served.client.endpoint.token not in page(served)
+
+
+@pytest.mark.parametrize("query", ["?filter=x", "?", "/x", "/../../quitquitquit"])
+def test_nothing_else_of_envoys_administration_is_reached(served, query) -> None:
+    port = served.endpoint.metrics_port
+    assert served.ask(path=METRICS_PATH + query, method="GET", port=port).status == 404
+    assert served.ask(path=METRICS_PATH, port=port).status == 404
+    assert served.is_right()
+
+
+def test_a_page_of_another_origin_reads_no_metrics(served) -> None:
+    headers, port = {"Origin": "http://evil.example"}, served.endpoint.metrics_port
+    assert served.ask(path=METRICS_PATH, headers=headers, method="GET", port=port).status == 403
+
+
+def test_a_guard_that_was_killed_starts_again_over_its_socket(tmp_path: Path) -> None:
+    installation, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
+    with envoy_process.running(installation, endpoint):
+        os.kill(guard_of(endpoint).pid, signal.SIGKILL)
+    with envoy_process.running(installation, endpoint):
+        again = Stand(installation, endpoint, None)  # type: ignore[arg-type]
+        assert "envoy_http" in page(again)
