@@ -93,7 +93,6 @@ def command(
         "http-port": endpoint.http_port,
         "grpc-port": endpoint.grpc_port,
         "metrics-port": endpoint.metrics_port,
-        "metrics-config": "summary_latencies=true",
         "backend-config": f"python,shm-region-prefix-name={prefix}",
         "log-file": log_file(installation, endpoint),
         "log-format": "ISO8601",
