@@ -43,7 +43,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             name: partial(
                 through_the_guard,
                 name,
-                f"{what}, {many} clients",
+                f"{what}, clients: {many}",
                 partial(load, many),
                 guarded,
                 bare,

@@ -26,6 +26,7 @@ pytestmark = [
 BACK_SECONDS = 60.0
 CHECK = "millrace.serving.triton.load_check"
 """What opens a version in a process of its own, before a server does."""
+KILLS = [Up.kill_triton, Up.kill_guard, Up.kill_backend, Up.kill_mlflow]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def other(up: Up) -> int:
     return 3 - answering
 
 
-@pytest.mark.parametrize("kill", [Up.kill_triton, Up.kill_backend, Up.kill_mlflow])
+@pytest.mark.parametrize("kill", KILLS)
 def test_what_is_killed_at_rest_comes_back_as_it_was(up: Up, kill: Callable[[Up], None]) -> None:
     version = up.answers() or 0
     before = up.until_settled(version, BACK_SECONDS)
@@ -59,7 +60,7 @@ def test_what_is_killed_at_rest_comes_back_as_it_was(up: Up, kill: Callable[[Up]
     assert up.until_settled(version, BACK_SECONDS) == before
 
 
-@pytest.mark.parametrize("kill", [Up.kill_triton, Up.kill_backend, Up.kill_mlflow])
+@pytest.mark.parametrize("kill", KILLS)
 def test_what_is_killed_in_a_release_comes_back_and_finishes_it(
     up: Up, kill: Callable[[Up], None]
 ) -> None:

@@ -107,6 +107,9 @@ class Up:
     def kill_triton(self) -> None:
         os.kill(self.pid("triton"), signal.SIGKILL)
 
+    def kill_guard(self) -> None:
+        os.kill(self.pid("guard"), signal.SIGKILL)
+
     def kill_mlflow(self) -> None:
         """Kill the server and its workers, which it starts itself."""
         os.killpg(self.pid("mlflow"), signal.SIGKILL)
