@@ -61,6 +61,8 @@ class TemporaryPrefect:
                     TEMPORARY_VARIABLE: "1",
                     "PREFECT__SERVER_FINAL": "1",
                     "PREFECT_UI_ENABLED": "0",
+                    # Only forms of the UI read them; the server of `up` registers them.
+                    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
