@@ -2,6 +2,7 @@
 
 import sqlite3
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.serving.openai_api import api_key
 from millrace.serving.release.ledger import ledger_of
-from tests.integration.conftest import Home, make_home
+from tests.integration.conftest import Home
 
 HOMES = Path(__file__).parents[1] / "stored_homes"
 MADE_IN = "/tmp/h19/home"
@@ -38,7 +39,7 @@ class Stored:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Stored:
+def stored(tmp_path_factory: pytest.TempPathFactory, make: Callable[[Path], Home]) -> Stored:
     folder = tmp_path_factory.mktemp("stored")
     with tarfile.open(HOMES / "eb2db76.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -54,7 +55,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Stored
                 )
     database.close()
     installation = Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables"))
-    return Stored(make_home(home, prefect_api), installation)
+    return Stored(make(home), installation)
 
 
 def test_its_version_and_its_releases_are_read(stored: Stored) -> None:
