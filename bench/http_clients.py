@@ -1,6 +1,6 @@
 """The load of HTTP clients by wrk, a native program; where it is missing, by clients in Python.
 
-Python's clients take CPU time that the servers lack, so a ratio by them is smaller than by wrk.
+Clients in Python need more CPU time for each request, and the faster server lacks it most.
 """
 
 import json
