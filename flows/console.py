@@ -121,6 +121,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(to_json_value(value), indent=2, default=str) + "\n")
 
 
+def print_json_line(value: object) -> None:
+    """Print a value as one line of JSON, at once."""
+    sys.stdout.write(json.dumps(to_json_value(value), default=str) + "\n")
+    sys.stdout.flush()
+
+
 def to_json_value(value: Any) -> Any:
     """Convert dataclasses, errors, paths and tuples to the types of JSON, without passwords.
 

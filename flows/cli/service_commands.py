@@ -33,8 +33,22 @@ def down(as_json: AsJson = False) -> None:
         report("stopped" if result.was_running else "nothing was running")
 
 
-def status(as_json: AsJson = False) -> None:
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show what Triton does now, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.5, help="Seconds between two looks of --watch.")
+    ] = 2.0,
+    as_json: AsJson = False,
+) -> None:
     """Show what runs, and which versions are live."""
+    if watch:
+        from millrace.flows.cli.watch import watch_load
+
+        endpoints = load_settings().installation().triton
+        watch_load(endpoints, every, as_json=as_json)
+        return
     from millrace.flows.cli import show
     from millrace.flows.services import control
     from millrace.serving.release import live

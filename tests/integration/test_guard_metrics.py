@@ -5,17 +5,21 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
+from rich.console import Console
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from millrace.flows.cli.watch import look_again, tables
 from millrace.models.common.installation import Installation
 from millrace.serving.guard import envoy_process
 from millrace.serving.guard.envoy_stats import METRICS_PATH
+from millrace.serving.triton.served_load import model_loads, way_loads
 from tests.integration.guard_stand import Stand, stand
 from tests.integration.ports import free_endpoint
 from tests.integration.test_grpc_guard import guard_of
@@ -118,3 +122,28 @@ def test_a_guard_that_was_killed_starts_again_over_its_socket(tmp_path: Path) ->
     with envoy_process.running(installation, endpoint):
         again = Stand(installation, endpoint, None)  # type: ignore[arg-type]
         assert "envoy_http" in page(again)
+
+
+def test_what_a_server_does_is_seen_by_model_and_by_way(served, capsys) -> None:
+    changes = look_again([served.endpoint], 6.0)  # histograms are collected every five seconds
+    for _ in range(4):
+        served.client.predict("sums", ROWS)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(next, changes)
+        time.sleep(0.5)
+        for _ in range(4):
+            served.client.predict("sums", ROWS)
+        assert served.ask("{").status == 400
+        (change,) = found.result().values()
+    load = next(each for each in model_loads(change) if each.model == "sums")
+    assert load.version == "1"
+    assert round(load.requests_per_second * change.seconds) == 4
+    assert load.rows_per_batch == 1
+    assert load.queue_ms is not None
+    ways = {each.way: each for each in way_loads(change)}
+    assert ways["gRPC"].p99_ms is not None
+    assert round(ways["HTTP"].refused_per_second * change.seconds) >= 1
+    Console(width=120).print(tables({"here": change}))
+    said = capsys.readouterr().out
+    assert "sums 1" in said
+    assert "tokens/min" not in said
