@@ -60,7 +60,8 @@ def watch_load(endpoints: Sequence[Endpoint], seconds: float, *, as_json: bool) 
         for each in changes:
             console.print_json_line({server: as_values(change) for server, change in each.items()})
         return
-    with Live(Text("measuring"), console=Console(), auto_refresh=False) as live:
+    first = next(changes)
+    with Live(tables(first), console=Console(), auto_refresh=False) as live:
         for each in changes:
             live.update(tables(each), refresh=True)
 
