@@ -33,7 +33,7 @@ LOOKS = (2, 8, 24, 80, 240)
 
 At a high rate the slowest requests come in bursts, and tens of thousands are needed.
 """
-RARE = ((3, 0.25), (2, 0.5))
+RARE = ((3, 0.5), (2, 0.5))
 """How many looks a proof of a goal with rare requests has, if these can be sent at such a share of
 the capacity; the last one if neither.
 """

@@ -201,8 +201,8 @@ def test_rare_requests_are_looked_at_less_often() -> None:
     ("rate", "capacity", "proved", "looks"),
     [
         (0.01, 1e6, OFTEN, 3),
-        (0.01, 4.01 * OFTEN, OFTEN, 3),
-        (0.01, 3.99 * OFTEN, RARE, 2),
+        (0.01, 2.01 * OFTEN, OFTEN, 3),
+        (0.01, 1.99 * OFTEN, RARE, 2),
         (0.01, RARE, RARE / 2, 2),
         (0.01, 0.0, 0.01, 2),
         (0.8 * RARE, RARE, 0.8 * RARE, 2),
