@@ -9,6 +9,7 @@ from millrace.flows import console
 from millrace.flows.cli.command_setup import AsJson, Overrides, PipelineFile, prepare, report
 
 if TYPE_CHECKING:
+    from millrace.serving.profile.record import Proof
     from millrace.tasks.profile import Profiled
 
 SHOWN = 8
@@ -54,10 +55,8 @@ def _show(found: "Profiled") -> None:
     print_note(f"p99 is expected, at {profile.goal.rate:g} requests/s; ~: expected, not measured")
     report(f"goal {profile.summary()}")
     for each in profile.proofs:
-        report(
-            f"  {each.bound}: {each.over:,} of {each.requests:,} requests took longer, and "
-            f"{max(each.allowed, 0):,} may have for {profile.confidence:.0%} confidence"
-        )
+        report(f"  {each.bound}: {each.over:,} of {each.requests:,} requests took longer")
+        report(f"    {_allowed(each, profile.confidence)}")
     gain = profile.capacity / found.found.current.measured if found.found.current.measured else None
     more = f", {gain:.2f} times the pipeline file's" if gain is not None else ""
     report(f"  most within the goal: {profile.capacity:,.4g} requests/s{more}")
@@ -72,6 +71,14 @@ def _show(found: "Profiled") -> None:
         return
     for line in explain(found):
         console.print_hint(line)
+
+
+def _allowed(proof: "Proof", confidence: float) -> str:
+    """Return how many requests may take longer, or why there are too few for any proof."""
+    if proof.allowed >= 0:
+        return f"{proof.allowed:,} may have for {confidence:.0%} confidence"
+    alike = f"{proof.correlation:.1f} successive requests count as one"
+    return f"too few for {confidence:.0%} confidence: slow ones come together, so {alike}"
 
 
 def explain(found: "Profiled") -> list[str]:

@@ -15,7 +15,7 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.ranking import by_capacity
-from millrace.serving.profile.record import Client, bounds_of
+from millrace.serving.profile.record import bounds_of
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
@@ -33,6 +33,7 @@ from millrace.serving.profile.workload import (
     Kept,
     Sent,
     Values,
+    client_of,
     never,
 )
 from millrace.serving.triton.version_config import triton_kind
@@ -137,9 +138,7 @@ class BatchTarget:
 
         arrivals = Demand.of(self.goal, requests, seed).at(rate)
         load = self.model.send(arrivals.times, arrivals.rows, looks=looks, is_decided=decides)
-        lateness = max(0.0, float(np.quantile(load.lateness, 0.99)) * 1e3)
-        client = Client(core_share=load.client_share, lateness_p99_ms=lateness)
-        return Sent({BOUND: load.latency}, client, {})
+        return Sent({BOUND: load.latency}, client_of(load), {})
 
 
 def configured(serving: ServingSpec) -> BatchConfiguration:

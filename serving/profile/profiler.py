@@ -54,7 +54,7 @@ class Found:
         proofs: what real requests said about each bound.
         client: what the load generator needed for them.
         confidence: of the proofs.
-        figures: further latencies of the proof in milliseconds, by name.
+        figures: further figures of the proof in milliseconds or tokens, by name.
     """
 
     considered: tuple[Considered, ...]

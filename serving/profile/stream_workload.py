@@ -11,7 +11,6 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.profiled_model import MODEL, OwnTriton, own_triton
 from millrace.serving.profile.prompt_texts import PromptTexts
-from millrace.serving.profile.record import Client
 from millrace.serving.profile.stream_measure import measure_steps
 from millrace.serving.profile.stream_search import (
     SEQUENCES,
@@ -27,6 +26,7 @@ from millrace.serving.profile.workload import (
     Kept,
     Sent,
     Values,
+    client_of,
     never,
 )
 from millrace.serving.triton.open_streams import StreamedLoad, send_streams
@@ -116,10 +116,12 @@ class StreamTarget:
         """
         prompt, answer = max(self.goal.prompt_tokens), max(self.goal.answer_tokens)
         for _ in range(2):
-            load = self.send_at_once([prompt] * CALIBRATED, [1] * CALIBRATED)
-            if load.errors:
-                raise self._too_long(next(iter(load.errors)))
-            self.texts.learn(prompt, float(load.prompts.mean()))
+            # One after the other, as only few may wait.
+            loads = [self.send_at_once([prompt], [1]) for _ in range(CALIBRATED)]
+            errors = [error for each in loads for error in each.errors]
+            if errors:
+                raise self._too_long(errors[0])
+            self.texts.learn(prompt, float(np.mean([each.prompts[0] for each in loads])))
         load = self.send_at_once([prompt], [answer])
         if load.errors or load.answers[0] < SHORTER * answer:
             seen = f"an answer of {load.answers[0]} tokens to a prompt of {load.prompts[0]}"
@@ -154,9 +156,7 @@ class StreamTarget:
             looks=looks,
             is_decided=lambda load: is_decided(values_of(load)),
         )
-        lateness = max(0.0, float(np.quantile(load.lateness, 0.99)) * 1e3)
-        client = Client(core_share=load.client_share, lateness_p99_ms=lateness)
-        return Sent(values_of(load), client, figures_of(load))
+        return Sent(values_of(load), client_of(load), figures_of(load))
 
     def _requests(self, prompts: Sequence[int], answers: Sequence[int]) -> list[tuple[str, int]]:
         first = self.count

@@ -69,12 +69,32 @@ class Sent:
     Attributes:
         values: seconds of each request, by bound.
         client: what the load generator needed.
-        figures: further figures in milliseconds, by name.
+        figures: further figures in milliseconds or tokens, by name.
     """
 
     values: Values
     client: Client
     figures: Mapping[str, float]
+
+
+class Load(Protocol):
+    """What a load generator did."""
+
+    @property
+    def lateness(self) -> NDArray[np.float64]:
+        """Seconds by which each request was sent late, float64 `[n]`."""
+        ...
+
+    @property
+    def client_share(self) -> float:
+        """Share of one core that the generator used."""
+        ...
+
+
+def client_of(load: Load) -> Client:
+    """Return what the load generator needed."""
+    lateness = max(0.0, float(np.quantile(load.lateness, 0.99)) * 1e3)
+    return Client(core_share=load.client_share, lateness_p99_ms=lateness)
 
 
 def never(_: Values) -> bool:
