@@ -40,10 +40,10 @@ test chaos: export PYTHONDONTWRITEBYTECODE =
 # Three at a time keep two cores busy while a test waits for a server.
 test: $(ALL) $(ENCODER) ## Run the tests that show that all of it works, in a quarter of an hour
 	@$(BIN)/python -m pytest --ignore=tests/chaos --ignore=tests/gpu \
-	  -m "not gpu and not browser and not chaos" -n 3 $(AT_A_TIME) $(ARGS)
+	  -m "not gpu and not browser and not chaos and not slow" -n 3 $(AT_A_TIME) $(ARGS)
 
-chaos: $(ALL) ## Run the tests that kill, race, flood, attack and break things
-	@$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/gpu -m "chaos and not gpu and not browser" -n 3 $(AT_A_TIME) $(ARGS)
+chaos: $(ALL) ## Run the slow tests, and those that kill, race, flood, attack and break things
+	@$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/gpu -m "(chaos or slow) and not gpu and not browser" -n 3 $(AT_A_TIME) $(ARGS)
 
 retest: $(ALL) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
 	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)

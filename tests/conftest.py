@@ -61,25 +61,57 @@ def pytest_collection_finish() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all of tests/chaos, and put the unit tests that start a Ray before the others.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--part`, for a run of some of the test files."""
+    parser.addoption(
+        "--part",
+        type=_part,
+        help="K/N: of the test files with a test to run, every Nth beginning with the Kth",
+    )
 
-    Files are handed out in this order, and a long one at the end would run by itself.
+
+def _part(text: str) -> tuple[int, int]:
+    this, _, all_of_them = text.partition("/")
+    if not 1 <= int(this) <= int(all_of_them):
+        raise ValueError(text)
+    return int(this), int(all_of_them)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark all of tests/chaos."""
+    if item.path.is_relative_to(CHAOS):
+        item.add_marker("chaos")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put unit tests that start a Ray before the others, and leave out what `--part` leaves out.
+
+    Files are handed out in this order, and a long one at the end would run by itself. `-m` has been
+    applied before, so the files with a test to run are shared out.
     """
-    for item in items:
-        if item.path.is_relative_to(CHAOS):
-            item.add_marker("chaos")
     starts_ray = {"local_ray", "rows_here"}
     items.sort(key=lambda item: starts_ray.isdisjoint(getattr(item, "fixturenames", ())))
+    if config.getoption("part") is None:
+        return
+    this, all_of_them = config.getoption("part")
+    groups = sorted({_group(item.nodeid) for item in items})
+    chosen = {*groups[this - 1 :: all_of_them]}
+    config.hook.pytest_deselected(items=[i for i in items if _group(i.nodeid) not in chosen])
+    items[:] = [item for item in items if _group(item.nodeid) in chosen]
+
+
+def _group(nodeid: str) -> str:
+    """Return what one worker runs: a file, or the files that share a home or a Ray with it."""
+    file = nodeid.partition("::")[0]
+    return SHARED.get(file, file)
 
 
 class SharedFiles(LoadFileScheduling):
     """Hands out whole files, and together the files of `SHARED`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return SHARED.get(file, file)
+        return _group(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:

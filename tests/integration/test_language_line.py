@@ -227,6 +227,7 @@ def test_the_openai_package_is_let_in_by_a_key_of_the_command(tales: Tales) -> N
             client.models.list()
 
 
+@pytest.mark.slow
 def test_its_champion_is_fine_tuned_by_adapters_that_are_what_is_exported(tales: Tales) -> None:
     rows = [
         {"id": n, "question": f"{who} {does} {what}?", "answer": f" no, {who} sleeps"}

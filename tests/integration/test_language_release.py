@@ -221,6 +221,7 @@ def test_a_form_that_does_not_open_is_refused(line: Line, tmp_path: Path) -> Non
     assert line.answers("broken") == line.golden(0).answers
 
 
+@pytest.mark.slow
 def test_a_draft_changes_no_answer(line: Line) -> None:
     golden, small = line.golden(0), line.models[1].folder
     line.register("drafted", 1, seed=0)

@@ -3,6 +3,8 @@
 import csv
 import json
 
+import pytest
+
 from bench.planner_gpu import write_measured
 from bench.planner_gpu_graphs import graph_measures, graphs
 from bench.planner_runs import COLUMNS
@@ -12,6 +14,7 @@ from millrace.models.planner.published_runs import gpu_runs
 H200 = Machines("NVIDIA H200", shipped_devices()["h200"])
 
 
+@pytest.mark.slow
 def test_a_network_that_is_not_trained_is_timed_as_a_graph_with_the_published_terms(tmp_path):
     (graph,) = graphs("f-mlp-1", tmp_path, H200)
     assert set(graph.files) == {"onnx-fp32", "onnx-fp16"}

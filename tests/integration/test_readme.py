@@ -49,6 +49,7 @@ NOT_RUN = {
     "millrace lineage digits --row 0f3a5c": NOT_HERE,
     f"millrace profile examples/digits.yaml {GOAL}": "it takes two minutes; test_profile.py",
     "millrace score examples/digits.yaml": "`make demo` has scored it",
+    "millrace plan --accuracy": "half a minute for a home that has run much; test_cli_plan.py",
     "millrace compare digits/1 digits/2": "this home has one version; test_compare_versions.py",
     "millrace compare digits/2 --by target": "this home has one version",
     "millrace feedback digits --labels labels.csv --key id": "test_feedback.py has labels",

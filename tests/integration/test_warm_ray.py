@@ -139,6 +139,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         made.end()
 
 
+@pytest.mark.slow
 def test_commands_share_one_ray_with_their_own_code_and_environment(home: Home) -> None:
     home.supervise()
     first = home.look(1, COLOR="red")
