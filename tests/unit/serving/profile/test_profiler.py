@@ -9,7 +9,13 @@ import pytest
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.batch_workload import BatchTarget, configured, rank
-from millrace.serving.profile.profiler import LOOKS, PROOF_SECONDS, measure_capacity, plan_proof
+from millrace.serving.profile.profiler import (
+    LOOKS,
+    PROOF_SECONDS,
+    measure_capacity,
+    plan_proof,
+    usual_p99,
+)
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.ranking import choose, shortlist
 from millrace.serving.profile.search import BatchConfiguration, Setup
@@ -23,18 +29,29 @@ A, B, C, D = (Setup(instances, 1) for instances in (1, 2, 3, 4))
 
 @dataclass
 class FakeModel:
-    """Answers within the goal's bound up to a rate, but for a share of the requests."""
+    """Answers within the goal's bound up to a rate, but for a share of the requests.
+
+    Attributes:
+        most: the rate.
+        late: share of requests that are late, here and there.
+        lost: share that is not answered, at the start.
+        paused: share that is late, one after the other.
+        sent: rates and rows of what was sent.
+    """
 
     most: float
     late: float = 0.0
     lost: float = 0.0
+    paused: float = 0.0
     sent: list[tuple[float, np.ndarray]] = field(default_factory=list)
 
     def send(self, due: np.ndarray, rows: np.ndarray, **_: Any) -> SentLoad:
         rate = len(due) / float(due[-1])
         self.sent.append((rate, rows))
         latency = np.full(len(due), 0.001 if rate <= self.most else 0.041)
-        latency[: int(self.late * len(due))] = 0.041
+        if self.late:
+            latency[int(0.5 / self.late) :: int(1 / self.late)] = 0.041
+        latency[: int(self.paused * len(due))] = 0.041
         latency[: int(self.lost * len(due))] = np.inf
         return SentLoad(due, due, due + latency, {}, 0.0)
 
@@ -169,6 +186,21 @@ def test_capacity_is_of_99_in_100_requests(way: str) -> None:
     assert most_within(few, 500) > 500
     # of the 20 requests of the last, lowest rate none is late
     assert most_within(many, 500) < 5
+
+
+def test_a_pause_of_the_machine_is_not_held_against_a_rate() -> None:
+    assert most_within(FakeModel(1e9, paused=0.15), 2000) > 2000
+    assert most_within(FakeModel(1e9, paused=0.6), 2000) < 50
+
+
+@pytest.mark.parametrize(("requests", "parts"), [(1, 1), (599, 1), (600, 3), (999, 3), (1000, 5)])
+def test_a_run_is_looked_at_in_parts(requests: int, parts: int) -> None:
+    values = np.zeros(requests)
+    values[: (requests + 1) // 2] = 1.0  # more than half of the parts
+    assert usual_p99(values) == 1.0
+    values[:] = 0.0
+    values[-requests // parts :] = 1.0  # all of the last part
+    assert usual_p99(values) == (1.0 if parts == 1 else 0.0)
 
 
 def test_capacity_is_of_requests_with_the_rows_of_the_goal() -> None:
