@@ -283,9 +283,11 @@ class MlflowRegistry:
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return the version's rollout settings; the defaults if its files cannot be read."""
         try:
-            return pipeline_of(self._package(model, version)).rollout
+            pipeline = pipeline_of(self._package(model, version))
         except InputError:
             return RolloutSpec()
+        slo = pipeline.serving.slo
+        return pipeline.rollout.with_goal(None if slo is None else slo.p99_ms)
 
     def write_tags(self, model: str, version: int, tags: Tags) -> None:
         """Set tags of a version; a value of None removes the tag."""

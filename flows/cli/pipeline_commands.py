@@ -64,7 +64,8 @@ def check(
     if pipeline.rollout.kind != "direct":
         from millrace.serving.rollout.rollout import describe_traffic
 
-        lines.append(describe_traffic(pipeline.rollout))
+        slo = pipeline.serving.slo
+        lines.append(describe_traffic(pipeline.rollout.with_goal(slo.p99_ms if slo else None)))
     if resolved:
         sys.stdout.write(resolved_yaml(pipeline))
     for line in lines:

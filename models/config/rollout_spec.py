@@ -30,6 +30,12 @@ class JudgeSpec(Spec):
         description="Largest ratio of the candidate's latency to the champion's; each latency is a "
         "geometric mean.",
     )
+    p99_ms: float | None = Field(
+        None,
+        gt=0,
+        description="Largest p99 latency of the candidate in milliseconds, from the splitter's "
+        "call to its answer; null: serving.slo.p99_ms, if there is one.",
+    )
     max_failures: float = Field(
         0.01,
         gt=0,
@@ -76,3 +82,8 @@ class RolloutSpec(Spec):
         if list(self.steps) != sorted(set(self.steps)):
             raise ValueError("steps must rise, like [1, 10, 50]")
         return self
+
+    def with_goal(self, p99_ms: float | None) -> "RolloutSpec":
+        """Return the settings with a goal for the p99, unless they have one of their own."""
+        judge = self.judge.model_copy(update={"p99_ms": self.judge.p99_ms or p99_ms})
+        return self.model_copy(update={"judge": judge})

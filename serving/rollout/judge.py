@@ -1,8 +1,9 @@
 """Decide by statistical tests over counts whether a candidate may get more traffic.
 
-A candidate advances when three tests show that it is within the limits of `rollout.judge`: the
-share of failed requests, the share of rows that both versions answer alike, and latency. The null
-hypothesis is always "the candidate is worse than the limit", so too few requests prove nothing.
+A candidate advances when tests show that it is within the limits of `rollout.judge`: the share of
+failed requests, the share of rows that both versions answer alike, latency beside the champion's,
+and, where there is a latency goal, the share of answers that are later. The null hypothesis is
+always "the candidate is worse than the limit", so too few requests prove nothing.
 
 The level is the largest probability that a rollout promotes a candidate that is worse than a limit.
 It is divided among all tests of all steps (Bonferroni). The judge looks at the counts of a step
@@ -22,7 +23,9 @@ from typing import Literal
 from millrace.models.config.rollout_spec import JudgeSpec
 
 TESTS = 3
-"""Tests of a step: failures, agreement, latency."""
+"""Tests of a step: failures, agreement, latency. A latency goal adds one."""
+MOST_LATE = 0.01
+"""Largest share of answers later than a goal for the p99."""
 LOOKS = 1000
 """Number of looks at a step that the level allows for: 80 minutes at one look per 5 s."""
 
@@ -40,6 +43,9 @@ class Arm:
         log_latency: sum over the blocks of each block's mean ln(latency). The unit of the latency
             cancels in the ratio.
         log_latency_squares: sum over the blocks of the square of each block's mean ln(latency).
+        timed: answers in the blocks.
+        late: those of them that were later than the goal.
+        late_squares: sum over the blocks of the square of each block's late answers.
     """
 
     requests: int = 0
@@ -48,6 +54,9 @@ class Arm:
     blocks: int = 0
     log_latency: float = 0.0
     log_latency_squares: float = 0.0
+    timed: int = 0
+    late: int = 0
+    late_squares: float = 0.0
 
     def __add__(self, other: "Arm") -> "Arm":
         return Arm(
@@ -57,6 +66,9 @@ class Arm:
             self.blocks + other.blocks,
             self.log_latency + other.log_latency,
             self.log_latency_squares + other.log_latency_squares,
+            self.timed + other.timed,
+            self.late + other.late,
+            self.late_squares + other.late_squares,
         )
 
     @property
@@ -69,6 +81,21 @@ class Arm:
         """The variance of `mean`, estimated from the spread of the blocks."""
         spread = self.log_latency_squares - self.blocks * self.mean**2
         return max(spread, 0.0) / (self.blocks - 1) / self.blocks
+
+    @property
+    def independent_late(self) -> tuple[float, float]:
+        """Late answers and answers, as many as independent ones would say as much.
+
+        Late answers come together. The variance of a block's late answers, divided by the one that
+        independent answers would have, says of how many each is one (the design effect; Kish,
+        Survey Sampling, 1965).
+        """
+        if self.blocks < 2 or not 0 < self.late < self.timed:
+            return self.late, self.timed
+        mean, share = self.late / self.blocks, self.late / self.timed
+        variance = (self.late_squares - self.blocks * mean**2) / (self.blocks - 1)
+        effect = max(1.0, variance / (mean * (1 - share)))
+        return self.late / effect, self.timed / effect
 
 
 @dataclass(frozen=True)
@@ -134,17 +161,19 @@ def judge(counts: Counts, spec: JudgeSpec, *, tests: int, is_over: bool) -> Verd
     Args:
         counts: the counts of this step alone.
         spec: the limits and the level.
-        tests: number of tests in the whole rollout, `TESTS` for each step.
+        tests: number of tests in the whole rollout, `count_tests` for each step.
         is_over: whether the step's time is over. Only then can the verdict be a promotion, and
             only the first verdict after that time counts.
     """
     promote_level = spec.level / tests
     reject_level = promote_level if is_over else promote_level / LOOKS
-    findings = (
+    findings = [
         check_failures(counts, spec.max_failures, promote_level, reject_level),
         check_agreement(counts, spec.min_agreement, promote_level, reject_level),
         check_latency(counts, spec.max_slowdown, promote_level, reject_level),
-    )
+    ]
+    if spec.p99_ms is not None:
+        findings.append(check_goal(counts, spec.p99_ms, promote_level, reject_level))
     if worse := [finding.text for finding in findings if finding.is_beyond]:
         return Verdict("back", "; ".join(worse))
     text = "; ".join(finding.text for finding in findings)
@@ -214,14 +243,38 @@ def check_latency(
     return Finding(most <= math.log(limit), least > math.log(limit), text)
 
 
-def lower_bound(hits: int, of: int, level: float) -> float:
+def check_goal(
+    counts: Counts, bound_ms: float, promote_level: float, reject_level: float
+) -> Finding:
+    """Test the share of the candidate's answers that are later than the goal for the p99.
+
+    Where the champion too is shown to miss the goal, the load or the machine is at fault: then the
+    champion's share is allowed.
+    """
+    champion, (late, answers) = counts.champion.independent_late, counts.candidate.independent_late
+    limit = max(MOST_LATE, lower_bound(*champion, promote_level))
+    most = upper_bound(late, answers, promote_level)
+    least = lower_bound(late, answers, reject_level)
+    text = (
+        f"{counts.candidate.late} of the candidate's {counts.candidate.timed} answers took longer "
+        f"than {bound_ms:g} ms, which shows a share of at most {most:.2%}; allowed is {limit:.2%}"
+    )
+    return Finding(most <= limit, least > limit, text)
+
+
+def count_tests(spec: JudgeSpec) -> int:
+    """Return the number of tests of a step."""
+    return TESTS + (spec.p99_ms is not None)
+
+
+def lower_bound(hits: float, of: float, level: float) -> float:
     """Return the one-sided lower confidence bound of `hits / of` (Clopper and Pearson 1934)."""
     from scipy import special  # 30 MB, which a home without rollouts never needs
 
     return float(special.betaincinv(hits, of - hits + 1, level)) if hits else 0.0
 
 
-def upper_bound(hits: int, of: int, level: float) -> float:
+def upper_bound(hits: float, of: float, level: float) -> float:
     """Return the one-sided upper confidence bound of `hits / of` (Clopper and Pearson 1934)."""
     from scipy import special
 

@@ -21,7 +21,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.rollout.judge import TESTS, Counts, judge
+from millrace.serving.rollout.judge import MOST_LATE, Counts, count_tests, judge
 from millrace.serving.triton.model_config import Signature, model_config, specific
 from millrace.serving.triton.server_index import ARMS
 
@@ -44,6 +44,7 @@ class Split:
         tolerance: relative difference up to which two numbers agree.
         began: when this step began, in seconds since 1970; also identifies the step's counters.
         timeout_s: seconds without an answer after which the candidate has failed a request.
+        goal_ms: milliseconds after which an answer is late; infinite if none is.
     """
 
     model: str
@@ -56,6 +57,7 @@ class Split:
     tolerance: float
     began: float
     timeout_s: float = TIMEOUT_SECONDS
+    goal_ms: float = math.inf
 
     @property
     def arms(self) -> str:
@@ -105,6 +107,7 @@ def first_split(model: str, champion: int, candidate: int, spec: RolloutSpec, no
         sticky_key=spec.sticky_key,
         tolerance=spec.judge.tolerance,
         began=now,
+        goal_ms=spec.judge.p99_ms or math.inf,
     )
 
 
@@ -136,7 +139,7 @@ def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> 
     """
     is_over = now - split.began >= spec.hold_s
     steps = weights(spec)
-    verdict = judge(counts, spec.judge, tests=TESTS * len(steps), is_over=is_over)
+    verdict = judge(counts, spec.judge, tests=count_tests(spec.judge) * len(steps), is_over=is_over)
     if verdict.kind == "continue":
         return Move("stay", verdict.reason)
     if verdict.kind != "promote":
@@ -150,17 +153,18 @@ def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> 
 def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
     """Return how many requests a candidate must answer in a step, and how many must be compared.
 
-    Both numbers are for a candidate that never fails and always agrees with the champion. They are
+    Both numbers are for a candidate that never fails, is never late and always agrees. They are
     the smallest n for which the judge's Clopper-Pearson bounds reach the limits: `(1 - limit)^n`
-    for failures, and `limit^n` for agreement, are at most the level of one test. Any other
-    candidate needs more requests, and so does a candidate whose latencies vary.
+    for failures and late answers, and `limit^n` for agreement, are at most the level of one test.
+    Any other candidate needs more requests, and so does a candidate whose latencies vary.
 
     Args:
         spec: the limits and the level.
         tests: number of tests in the whole rollout.
     """
     level = math.log(spec.level / tests)
-    answered = math.ceil(level / math.log1p(-spec.max_failures))
+    rarest = min(spec.max_failures, MOST_LATE) if spec.p99_ms else spec.max_failures
+    answered = math.ceil(level / math.log1p(-rarest))
     compared = math.ceil(level / math.log(spec.min_agreement)) if spec.min_agreement else 0
     return answered, compared
 
@@ -168,7 +172,8 @@ def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
 def min_model_requests(spec: RolloutSpec) -> tuple[int, ...]:
     """Return how many requests the model must get in each step for the judge to reach a verdict."""
     steps = weights(spec)
-    answered, compared = min_requests(spec.judge, TESTS * len(steps)) if steps else (0, 0)
+    tests = count_tests(spec.judge) * len(steps)
+    answered, compared = min_requests(spec.judge, tests) if steps else (0, 0)
     needed = []
     for weight in steps:
         share = weight / 100 or 1.0  # a shadow gets a copy of all requests
@@ -261,4 +266,5 @@ def split_of(config: pb.ModelConfig) -> Split | None:
         tolerance=float(values["tolerance"]),
         began=float(values["began"]),
         timeout_s=float(values["timeout_s"]),
+        goal_ms=float(values.get("goal_ms", math.inf)),
     )

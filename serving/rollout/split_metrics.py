@@ -121,6 +121,9 @@ def count_step(split: Split, now: Reading, before: Reading | None = None) -> Cou
             blocks=round(of(arm, "log_latency_blocks")),
             log_latency=of(arm, "log_latency"),
             log_latency_squares=of(arm, "log_latency_squares"),
+            timed=round(of(arm, "timed_answers")),
+            late=round(of(arm, "late_answers")),
+            late_squares=of(arm, "late_answers_squares"),
         )
         for arm in ("champion", "candidate")
     )

@@ -38,6 +38,10 @@ CANARY = RolloutSpec(
 )
 SHADOW = CANARY.model_copy(update={"kind": "shadow"})
 
+GOAL = CANARY.model_copy(
+    update={"judge": CANARY.judge.model_copy(update={"max_slowdown": 1000, "p99_ms": 1.0})}
+)
+
 
 class Served:
     """A server, and a registry of files beside it."""
@@ -154,12 +158,13 @@ def slow() -> bytes:
             SHADOW, "otherwise", "refused", id="shadow-otherwise", marks=pytest.mark.chaos
         ),
         pytest.param(SHADOW, "slow", "refused", id="shadow-slow", marks=pytest.mark.chaos),
+        pytest.param(GOAL, "slow", "refused", id="goal-slow", marks=pytest.mark.chaos),
     ],
 )
 def test_a_rollout_ends_as_the_candidate_deserves(
     served: Served, spec: RolloutSpec, kind: str, end: str
 ) -> None:
-    name = f"{spec.kind}-{kind}"
+    name = f"{spec.kind}-{kind}{'-goal' * (spec is GOAL)}"
     model = {
         "equal": classifier(weights_of(0)),
         "otherwise": classifier(otherwise(0.08)),

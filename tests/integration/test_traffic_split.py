@@ -1,6 +1,7 @@
 """The traffic splitter in one embedded Triton for the module; every test has models of its own."""
 
 import itertools
+import math
 import sys
 import threading
 import time
@@ -453,6 +454,17 @@ def test_a_candidate_that_does_not_load_changes_nothing(served) -> None:
         served.start_split("broken")
     assert (seen.errors, set(seen.answers)) == ([], {1.0})
     assert current(served.repository, "broken") is None
+
+
+@pytest.mark.parametrize(("goal_ms", "late"), [(0.001, 64), (60_000.0, 0), (math.inf, 0)])
+def test_answers_later_than_the_goal_are_counted(served, goal_ms: float, late: int) -> None:
+    served.plain("late", constant(1), constant(2))
+    split = served.start_split("late", goal_ms=goal_ms)
+    assert served.answers("late", range(64)) == [2.0] * 64
+    counts = settled(served, split, lambda each: each.candidate.timed == 64)
+    assert counts.candidate.late == late
+    assert counts.candidate.late_squares == 2 * (late / 2) ** 2
+    served.serve("late", 1)
 
 
 def test_a_rollout_is_found_on_disk(served) -> None:

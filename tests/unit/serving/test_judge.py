@@ -12,6 +12,7 @@ from millrace.serving.rollout.judge import (
     Counts,
     Verdict,
     check_latency,
+    count_tests,
     judge,
     lower_bound,
     upper_bound,
@@ -28,6 +29,16 @@ def arm(mean: float = 7.0, spread: float = 0.1, blocks: int = 200, failed: int =
 
 
 GOOD = Counts(arm(), arm(), compared=3000, agreeing=3000)
+
+
+GOAL = JudgeSpec(p99_ms=20)
+
+
+def late(many: int, blocks: int = 200, each: int = 1) -> Arm:
+    """Return an arm with so many late answers, of which some come together in one block."""
+    return replace(
+        arm(blocks=blocks), timed=32 * blocks, late=many, late_squares=float(many * each)
+    )
 
 
 def judged(counts: Counts, *, is_over: bool = True, tests: int = 3 * TESTS) -> Verdict:
@@ -123,3 +134,42 @@ def test_equal_latencies_without_any_spread_are_within_the_limit() -> None:
 def test_counts_of_replicas_add_up() -> None:
     both = GOOD + GOOD
     assert (both.compared, both.candidate.requests, both.champion.blocks) == (6000, 6400, 400)
+
+
+@pytest.mark.parametrize(
+    ("champion", "candidate", "kind"),
+    [
+        (late(0), late(20), "promote"),
+        (late(0), late(62), "inconclusive"),
+        (late(0), late(160), "back"),
+        (late(0), late(160, each=16), "inconclusive"),
+        (late(900), late(160), "promote"),
+        (late(900), late(1900), "back"),
+        (arm(), arm(), "inconclusive"),
+    ],
+    ids=["within", "at it", "beyond", "in bursts", "so is the champion", "worse", "not measured"],
+)
+def test_a_candidate_is_held_to_the_latency_goal(champion: Arm, candidate: Arm, kind: str) -> None:
+    counts = replace(GOOD, champion=champion, candidate=candidate)
+    verdict = judge(counts, GOAL, tests=3 * count_tests(GOAL), is_over=True)
+    assert verdict.kind == kind, verdict.reason
+    if kind == "back":
+        assert "answers took longer than 20 ms" in verdict.reason
+    assert judged(counts).kind == "promote"  # without a goal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_late_answers_that_come_together_count_as_fewer(seed: int) -> None:
+    """The variance of the share tells how many independent answers say as much."""
+    drawn = np.random.default_rng(seed)
+    bursts = drawn.random(20_000) < 0.005
+    blocks = np.repeat(bursts, 8).reshape(-1, 32).sum(axis=1)  # eight late ones at a time
+    found = Arm(
+        blocks=len(blocks),
+        timed=blocks.size * 32,
+        late=int(blocks.sum()),
+        late_squares=float((blocks**2).sum()),
+    )
+    hits, answers = found.independent_late
+    assert hits == pytest.approx(bursts.sum(), rel=0.3)
+    assert hits / answers == pytest.approx(0.005, rel=0.3)

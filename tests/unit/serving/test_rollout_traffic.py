@@ -45,6 +45,19 @@ def test_a_small_share_and_few_comparisons_want_more_traffic() -> None:
     assert min_model_requests(RolloutSpec()) == ()
 
 
+def test_a_goal_adds_a_test_and_has_a_limit_of_its_own() -> None:
+    shadow = RolloutSpec(kind="shadow", judge=JudgeSpec(max_failures=0.1, min_agreement=0.9))
+    assert min_model_requests(shadow) == (39,)
+    assert min_model_requests(shadow.with_goal(20.0)) == (437,)
+    assert min_model_requests(shadow.with_goal(None)) == (39,)
+
+
+def test_a_goal_of_its_own_comes_before_that_of_the_pipeline_file() -> None:
+    own = RolloutSpec(judge=JudgeSpec(p99_ms=5))
+    assert own.with_goal(20.0) == own
+    assert RolloutSpec().with_goal(20.0).judge.p99_ms == 20.0
+
+
 def test_it_is_told_by_step() -> None:
     said = describe_traffic(CANARY)
     assert "51,700 requests at 1 % (86.2/s), 5,170 requests at 10 % (8.6/s)" in said

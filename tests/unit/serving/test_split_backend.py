@@ -174,6 +174,14 @@ def test_a_block_is_counted_when_it_is_whole() -> None:
         assert each["log_latency_squares"] == pytest.approx(mean**2)
 
 
+def test_late_answers_of_a_block_are_counted() -> None:
+    blocks = LatencyBlocks(bound=0.01)
+    grown = [blocks.add(seconds) for seconds in [0.02] * 3 + [0.01] * (2 * BLOCK - 3)]
+    names = ("timed_answers", "late_answers", "late_answers_squares")
+    found = [tuple(each[name] for name in names) for each in grown if each]
+    assert found == [(BLOCK, 3, 9), (BLOCK, 0, 0)]
+
+
 def test_counters_never_fall() -> None:
     blocks = LatencyBlocks()
     assert all(min(blocks.add(1e-9).values(), default=0) >= 0 for _ in range(BLOCK))

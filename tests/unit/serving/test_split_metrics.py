@@ -34,6 +34,9 @@ def lines(requests: float, *, instance: str = "a", began: str = "1000.5", model:
         "log_latency_blocks": 0.0625,
         "log_latency": 0.5,
         "log_latency_squares": 4.0,
+        "timed_answers": 2.0,
+        "late_answers": 0.125,
+        "late_answers_squares": 0.25,
         "compared_rows": 8.0,
         "agreeing_rows": 7.0,
         "shed": 0.25,
@@ -51,7 +54,7 @@ def lines(requests: float, *, instance: str = "a", began: str = "1000.5", model:
 
 def test_every_counter_is_read() -> None:
     counts = count_step(SPLIT, parse_counters(lines(160)))
-    candidate = Arm(160, 16, 1.6, 10, 80.0, 640.0)
+    candidate = Arm(160, 16, 1.6, 10, 80.0, 640.0, 320, 20, 40.0)
     assert counts == Counts(Arm(), candidate, compared=1280, agreeing=1120, shed=40)
 
 

@@ -15,6 +15,7 @@ Parameters in `config.pbtxt`:
     sticky_key        the request parameter whose value decides which version answers
     tolerance         relative difference up to which two numbers agree
     timeout_s         seconds without an answer after which the candidate has failed a request
+    goal_ms           milliseconds after which an answer is late; inf if none is
     began             when this step of the rollout began; a label of all counters
 
 A request with the parameter `millrace_probe` is a health check: the champion answers it, and no
@@ -72,6 +73,7 @@ class TritonPythonModel:
         self.counters = Counters(
             {"model": args["model_name"], "began": values["began"]},
             {arm: str(version) for arm, version in self.versions.items()},
+            bound=float(values.get("goal_ms", "inf")) / 1e3,
         )
         self.workers, self.callers = DaemonPool(WORKERS), DaemonPool(CANDIDATE_CALLS)
 

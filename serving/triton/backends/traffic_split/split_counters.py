@@ -27,6 +27,9 @@ DESCRIPTIONS = {
     "log_latency_blocks": f"Blocks of {BLOCK} successive latencies.",
     "log_latency": "Mean of ln(latency in microseconds) in a block, summed over blocks.",
     "log_latency_squares": "Square of the mean of ln(latency) in a block, summed over blocks.",
+    "timed_answers": f"Answers in full blocks of {BLOCK} latencies.",
+    "late_answers": "Those of them that took longer than the goal.",
+    "late_answers_squares": "Square of the late answers of a block, summed over blocks.",
     "compared_rows": "Rows that both versions answered, one per request.",
     "agreeing_rows": "Rows that both versions answered alike.",
     "shed": "Calls to the candidate dropped because too many were in flight.",
@@ -40,12 +43,15 @@ class Counters:
     Args:
         labels: labels of every series.
         versions: the version of each arm, by the arm's name: champion or candidate.
+        bound: seconds from which an answer is late.
     """
 
-    def __init__(self, labels: Mapping[str, str], versions: Mapping[str, str]) -> None:
+    def __init__(
+        self, labels: Mapping[str, str], versions: Mapping[str, str], bound: float
+    ) -> None:
         self._lock = threading.Lock()
         self._pending: dict[str, dict[str, float]] = {}
-        self._blocks = {arm: LatencyBlocks() for arm in versions}
+        self._blocks = {arm: LatencyBlocks(bound) for arm in versions}
         self._families = {
             name: pb_utils.MetricFamily(
                 name=f"millrace_split_{name}_total",

@@ -53,10 +53,15 @@ def _compare_values(champion: Array, candidate: Array, tolerance: float) -> Arra
 
 
 class LatencyBlocks:
-    """Sums up successive latencies of one version in blocks of `BLOCK`."""
+    """Sums up successive latencies of one version in blocks of `BLOCK`.
 
-    def __init__(self) -> None:
-        self._count, self._total = 0, 0.0
+    Args:
+        bound: seconds from which an answer is late; infinite if none is.
+    """
+
+    def __init__(self, bound: float = math.inf) -> None:
+        self._bound = bound
+        self._count, self._total, self._late = 0, 0.0, 0
 
     def add(self, seconds: float) -> dict[str, float]:
         """Add a latency, and return the increments of the counters: empty until a block is full.
@@ -65,11 +70,16 @@ class LatencyBlocks:
         """
         self._count += 1
         self._total += math.log(max(seconds * 1e6, 1.0))
+        self._late += seconds > self._bound
         if self._count < BLOCK:
             return {}
-        mean, self._count, self._total = self._total / BLOCK, 0, 0.0
+        mean, late = self._total / BLOCK, float(self._late)
+        self._count, self._total, self._late = 0, 0.0, 0
         return {
             "log_latency_blocks": 1.0,
             "log_latency": mean,
             "log_latency_squares": mean * mean,
+            "timed_answers": float(BLOCK),
+            "late_answers": late,
+            "late_answers_squares": late * late,
         }
