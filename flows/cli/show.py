@@ -96,7 +96,7 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
         (
             outcome.model,
             "none" if outcome.version is None else outcome.version,
-            outcome.endpoint.grpc,
+            str(outcome.endpoint),
             _release_state(outcome),
         )
         for outcome in outcomes

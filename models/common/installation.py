@@ -28,6 +28,7 @@ class Endpoint:
         metrics_port: the port of its Prometheus metrics.
         token: token that clients must send to load and unload models; empty if none is required.
             It is left out of `repr`, of the JSON and of comparisons.
+        replica: its number, if it is one of several behind one guard; None: whoever answers there.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +36,11 @@ class Endpoint:
     grpc_port: int = 8001
     metrics_port: int = 8002
     token: str = field(default="", repr=False, compare=False, kw_only=True)
+    replica: int | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        """Return what tells it from all other servers, for messages and tables."""
+        return self.grpc if self.replica is None else f"{self.grpc} replica {self.replica}"
 
     @property
     def grpc(self) -> str:
@@ -48,12 +54,13 @@ class Endpoint:
 
     def as_json(self) -> dict[str, object]:
         """Return all values but the token, as `--json` prints them."""
-        return {
+        values: dict[str, object] = {
             "host": self.host,
             "http_port": self.http_port,
             "grpc_port": self.grpc_port,
             "metrics_port": self.metrics_port,
         }
+        return values if self.replica is None else values | {"replica": self.replica}
 
 
 @dataclass(frozen=True)

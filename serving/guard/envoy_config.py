@@ -5,11 +5,11 @@ be refused without their body are refused by Envoy's routes; `requests.lua` chec
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.guard import envoy_grpc, envoy_stats
+from millrace.serving.guard import envoy_grpc, envoy_replicas, envoy_stats
+from millrace.serving.guard.envoy_clusters import MAX_CONNECTIONS, GuardSpec, clusters
 from millrace.serving.guard.envoy_routes import (
     NO_LIMIT,
     TYPES,
@@ -20,6 +20,7 @@ from millrace.serving.guard.envoy_routes import (
     respond,
     virtual_hosts,
 )
+from millrace.serving.guard.replica_names import authority_of, metrics_path
 
 LUA_FILE = Path(__file__).with_name("requests.lua")
 MAX_BODY_BYTES = 64 * 2**20
@@ -33,7 +34,6 @@ MAX_HEAP_BYTES = 2 * 2**30
 """Memory limit of the guard. Close to the limit, the largest requests are ended, and new requests
 are refused.
 """
-MAX_CONNECTIONS = 4096
 HEALTH = "/guard/health"
 HEADERS_SECONDS, REQUEST_SECONDS = 10, 120
 """How long a client may take to send the headers, and the whole request."""
@@ -42,25 +42,6 @@ _MODEL_PATH = r"/v2/models/[^/%]+(/versions/[0-9]+)?"
 _MODEL_PATHS = _MODEL_PATH + r"(/(ready|config|stats))?"
 _SERVER_PATHS = r"/v2(/health/(live|ready)|/models/stats)?"
 _INFERENCE_PATHS = _MODEL_PATH + r"/(infer|generate|generate_stream)"
-
-
-@dataclass(frozen=True)
-class GuardSpec:
-    """Where a guard listens and where it forwards requests to.
-
-    Attributes:
-        endpoint: the public ports; the guard listens on all of them.
-        http: the Unix socket of Triton's HTTP server, relative to the folder that Envoy runs in.
-        grpc: the Unix socket of Triton's gRPC server, relative to the same folder.
-        metrics: the Unix socket of Triton's metrics, relative to the same folder.
-        admin: the Unix socket of the guard's own administration, relative to the same folder.
-    """
-
-    endpoint: Endpoint
-    http: str
-    grpc: str
-    metrics: str
-    admin: str
 
 
 def guard_threads() -> int:
@@ -74,22 +55,17 @@ def guard_threads() -> int:
 def guard_config(spec: GuardSpec) -> Json:
     """Return Envoy's whole configuration, with no administration port but a Unix socket."""
     endpoint = spec.endpoint
-    http = _http_manager(endpoint, _http_routes(spec), _lua_filter())
-    metrics = _http_manager(endpoint, _metrics_routes(spec), [])
-    grpc = _grpc_manager(endpoint)
+    http = _http_manager(spec, _http_routes(spec), _lua_filter())
+    metrics = _http_manager(spec, _metrics_routes(spec), [])
+    grpc = _grpc_manager(spec)
     listeners = [
         _listener("http", endpoint, endpoint.http_port, http, MAX_BODY_BYTES),
         _listener("metrics", endpoint, endpoint.metrics_port, metrics, MAX_BODY_BYTES),
         _listener("grpc", endpoint, endpoint.grpc_port, grpc, envoy_grpc.BUFFER_BYTES),
     ]
-    clusters = [
-        _cluster("http", spec.http),
-        _cluster("metrics", spec.metrics),
-        _cluster("admin", spec.admin),
-        _cluster("grpc", spec.grpc) | envoy_grpc.upstream_options(),
-    ]
     return {
-        "static_resources": {"listeners": listeners, "clusters": clusters},
+        "node": {"id": "guard", "cluster": "guard"},
+        "static_resources": {"listeners": listeners, "clusters": clusters(spec)},
         "admin": envoy_stats.admin(spec.admin),
         "stats_config": envoy_stats.stats_config(envoy_grpc.SERVICE),
         "overload_manager": _overload_manager(),
@@ -109,7 +85,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, manager: Json, buffer: i
     }
 
 
-def _http_manager(endpoint: Endpoint, routes: list[Json], filters: list[Json]) -> Json:
+def _http_manager(spec: GuardSpec, routes: list[Json], filters: list[Json]) -> Json:
     return _manager(filters) | {
         "codec_type": "HTTP1",
         "max_request_headers_kb": MAX_HEADERS_KIB,
@@ -121,24 +97,48 @@ def _http_manager(endpoint: Endpoint, routes: list[Json], filters: list[Json]) -
             "mappers": [
                 {"filter": _match_status(200), "body_format_override": _PLAIN_TEXT},
                 {"filter": _match_status(431), "body": {"inline_string": _TOO_LARGE}},
+                *(envoy_replicas.local_replies() if spec.replicas > 1 else ()),
             ],
             "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
-        "route_config": {"virtual_hosts": virtual_hosts(endpoint, routes, 421)},
+        "route_config": {"virtual_hosts": virtual_hosts(spec.endpoint, routes, 421)},
     }
 
 
-def _grpc_manager(endpoint: Endpoint) -> Json:
+def _grpc_manager(spec: GuardSpec) -> Json:
     """Return the settings for gRPC, whose requests, unlike those of HTTP, may take any time."""
-    hosts = virtual_hosts(endpoint, envoy_grpc.grpc_routes(endpoint), 403)
-    methods = (*envoy_grpc.CLIENT_METHODS, *envoy_grpc.MANAGING_METHODS)
-    return _manager([envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)]) | {
-        "codec_type": "HTTP2",
-        "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,
-        "http2_protocol_options": envoy_grpc.downstream_http2(),
-        "request_timeout": NO_LIMIT,
-        "route_config": {"virtual_hosts": hosts},
-    }
+    endpoint, methods = spec.endpoint, (*envoy_grpc.CLIENT_METHODS, *envoy_grpc.MANAGING_METHODS)
+    routes = _retried(envoy_grpc.grpc_routes(endpoint), spec)
+    hosts = virtual_hosts(endpoint, routes, 403)
+    replies: Json = {}
+    if spec.replicas > 1:
+        hosts += [_replica_host(endpoint, each + 1) for each in range(spec.replicas)]
+        replies = {"local_reply_config": {"mappers": envoy_replicas.local_replies()}}
+    return (
+        replies
+        | _manager([envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)])
+        | {
+            "codec_type": "HTTP2",
+            "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,
+            "http2_protocol_options": envoy_grpc.downstream_http2(),
+            "request_timeout": NO_LIMIT,
+            "route_config": {"virtual_hosts": hosts},
+        }
+    )
+
+
+def _replica_host(endpoint: Endpoint, number: int) -> Json:
+    """Return the routes of the requests that are meant for one replica."""
+    name = authority_of(number)
+    return {"name": name, "domains": [name], "routes": envoy_grpc.grpc_routes(endpoint, name)}
+
+
+def _retried(routes: list[Json], spec: GuardSpec) -> list[Json]:
+    """Return the routes, with a second try of what no replica received if there are several."""
+    for route in routes if spec.replicas > 1 else ():
+        if "route" in route:
+            route["route"]["retry_policy"] = envoy_replicas.retry_policy()
+    return routes
 
 
 def _manager(filters: list[Json]) -> Json:
@@ -166,7 +166,7 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
     """Return the HTTP routes. Envoy uses the first one that matches."""
     is_post = header(":method", exact="POST")
     is_encoded = header("content-encoding", exact="identity") | {"invert_match": True}
-    return [
+    routes = [
         *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _LONG_PATH,
         respond({"path": HEALTH}, 200, "the guard, the proxy in front of Triton, is healthy"),
@@ -180,13 +180,22 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
         _forward({"safe_regex": {"regex": _MODEL_PATHS}, "headers": [_READ_METHODS]}, "http"),
         respond({"prefix": "/"}, 404, _NO_SUCH_PATH),
     ]
+    return _retried(routes, spec)
 
 
 def _metrics_routes(spec: GuardSpec) -> list[Json]:
+    own = range(1, spec.replicas + 1) if spec.replicas > 1 else ()
     return [
         *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
+        *(
+            _forward(
+                {"path": metrics_path(each), "headers": [_READ_METHODS]},
+                f"{authority_of(each)}-metrics",
+            )
+            for each in own
+        ),
         envoy_stats.metrics_route(),
         respond({"prefix": "/"}, 404, _NO_SUCH_METRICS),
     ]
@@ -198,17 +207,6 @@ def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:
     if checked:
         route["typed_per_filter_config"] = {"checks": _LUA_ENABLED}
     return route
-
-
-def _cluster(name: str, socket: str) -> Json:
-    address = {"endpoint": {"address": {"pipe": {"path": socket}}}}
-    limits = {"max_connections": MAX_CONNECTIONS, "max_pending_requests": MAX_CONNECTIONS}
-    return {
-        "name": name,
-        "connect_timeout": "5s",
-        "circuit_breakers": {"thresholds": [limits | {"max_requests": MAX_CONNECTIONS}]},
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [address]}]},
-    }
 
 
 def _match_status(status: int) -> Json:

@@ -55,14 +55,14 @@ BUFFER_BYTES = 2**20
 """Bytes of a connection above which the guard stops reading; it passes messages on as they come."""
 
 
-def grpc_routes(endpoint: Endpoint) -> list[Json]:
-    """Return the routes of gRPC. Envoy uses the first one that matches."""
+def grpc_routes(endpoint: Endpoint, cluster: str = "grpc") -> list[Json]:
+    """Return the routes of gRPC to a cluster. Envoy uses the first one that matches."""
     managing = _methods(MANAGING_METHODS)
     token = [header(TOKEN_METADATA)] if endpoint.token else []
     return [
         *refuse_foreign_pages(endpoint.host, endpoint.grpc_port),
-        forward(_methods(CLIENT_METHODS), "grpc"),
-        forward(managing | {"headers": token}, "grpc"),
+        forward(_methods(CLIENT_METHODS), cluster),
+        forward(managing | {"headers": token}, cluster),
         respond(managing, 403, _RESTRICTED),
         respond({"prefix": "/", "grpc": {}}, 404, _NO_SUCH_METHOD),
         respond({"prefix": "/"}, 415, "this port answers only gRPC; HTTP has a port of its own"),

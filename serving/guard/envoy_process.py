@@ -15,7 +15,14 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.log_files import hold_log
 from millrace.models.common.private_files import replace_private
-from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
+from millrace.serving.guard.envoy_clusters import GuardSpec
+from millrace.serving.guard.envoy_config import HEALTH, guard_config, guard_threads
+from millrace.serving.guard.envoy_replicas import (
+    CLUSTERS,
+    Members,
+    endpoints_file,
+    endpoints_text,
+)
 from millrace.serving.guard.sockets import (
     grpc_socket,
     guard_socket,
@@ -28,8 +35,14 @@ STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-def command(installation: Installation, endpoint: Endpoint) -> list[str]:
+def command(installation: Installation, endpoint: Endpoint, replicas: int = 1) -> list[str]:
     """Write the guard's configuration, and return the command line to run in MILLRACE_HOME.
+
+    Args:
+        installation: a prepared home folder.
+        endpoint: the public address and ports.
+        replicas: the most Tritons behind the guard. If there can be several, `write_members` must
+            have listed them before the guard starts.
 
     Raises:
         WorkError: Envoy is not installed, or its configuration cannot be written.
@@ -41,11 +54,25 @@ def command(installation: Installation, endpoint: Endpoint) -> list[str]:
         grpc=grpc_socket(endpoint),
         metrics=metrics_socket(endpoint),
         admin=guard_socket(endpoint),
+        replicas=replicas,
     )
     file = installation.run / f"guard-{endpoint.http_port}.json"
     _write_config(file, json.dumps(guard_config(spec)))
     options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
     return [str(find_envoy()), "--config-path", str(file), *options]
+
+
+def write_members(installation: Installation, endpoint: Endpoint, members: Members) -> None:
+    """List the replicas that the guard sends requests to; a running guard reads it at once.
+
+    A list that somebody else has changed is replaced too.
+
+    Raises:
+        WorkError: the list cannot be written.
+    """
+    for cluster in CLUSTERS:
+        file = installation.home / endpoints_file(endpoint, cluster)
+        _write_config(file, endpoints_text(endpoint, cluster, members))
 
 
 def find_envoy() -> Path:

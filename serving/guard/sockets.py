@@ -12,14 +12,20 @@ from pathlib import Path
 from millrace.models.common.installation import Endpoint
 
 
+def server_name(endpoint: Endpoint) -> str:
+    """Return the name of a server's files; that of the first replica is that of a single server."""
+    number = f"r{endpoint.replica}" if (endpoint.replica or 1) > 1 else ""
+    return f"{endpoint.grpc_port}{number}"
+
+
 def http_socket(endpoint: Endpoint) -> str:
     """Return the path of Triton's HTTP socket, relative to MILLRACE_HOME."""
-    return f"run/triton-{endpoint.grpc_port}.http"
+    return f"run/triton-{server_name(endpoint)}.http"
 
 
 def grpc_address(endpoint: Endpoint) -> str:
     """Return the path that Triton is given for its gRPC socket, relative to MILLRACE_HOME."""
-    return f"run/triton-{endpoint.grpc_port}.grpc"
+    return f"run/triton-{server_name(endpoint)}.grpc"
 
 
 def grpc_socket(endpoint: Endpoint) -> str:
@@ -29,7 +35,7 @@ def grpc_socket(endpoint: Endpoint) -> str:
 
 def metrics_socket(endpoint: Endpoint) -> str:
     """Return the path of Triton's metrics socket, relative to MILLRACE_HOME."""
-    return f"run/triton-{endpoint.grpc_port}.metrics"
+    return f"run/triton-{server_name(endpoint)}.metrics"
 
 
 def guard_socket(endpoint: Endpoint) -> str:

@@ -33,9 +33,9 @@ from millrace.serving.openai_api.error_response import (
 from millrace.serving.openai_api.model_catalog import ModelCatalog
 from millrace.serving.openai_api.rate_limit import CHARACTERS, RateLimiter
 from millrace.serving.openai_api.row_models import RowModel
+from millrace.serving.triton.channel import UNLIMITED
 from millrace.serving.triton.column_front import MOST_ROWS
 from millrace.serving.triton.server_index import COLUMNS, UNHEALTHY
-from millrace.serving.triton.streams.stream_client import OPTIONS
 
 log = logging.getLogger("millrace.openai_api")
 
@@ -90,7 +90,7 @@ class RowHandler:
     ) -> None:
         self._catalog, self._authenticate = catalog, authenticate
         self._rate_limiter, self._max_body_bytes = rate_limiter, max_body_bytes
-        self._channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+        self._channel = grpc.aio.insecure_channel(endpoint, UNLIMITED)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._models: dict[str, RowModel] = {}
 

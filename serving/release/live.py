@@ -52,9 +52,9 @@ def live_versions(installation: Installation) -> Mapping[str, object]:
             try:
                 names = sorted({entry.name for entry in client.index()})
                 versions = {name: client.live_version(name) for name in names}
-                found[endpoint.grpc] = {k: v for k, v in versions.items() if v is not None}
+                found[str(endpoint)] = {k: v for k, v in versions.items() if v is not None}
             except MillraceError as error:
-                found[endpoint.grpc] = error.what
+                found[str(endpoint)] = error.what
     return found
 
 

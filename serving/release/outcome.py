@@ -67,7 +67,7 @@ def build_outcome(
         known = not is_new
     if error is None and replica.index is None:
         error = TransientError(
-            f"no Triton answers at {replica.endpoint.grpc}",
+            f"no Triton answers at {replica.endpoint}",
             hint="start Triton with: millrace up; the next release brings it up to date",
         )
     version = desired.version if desired else None

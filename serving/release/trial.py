@@ -187,7 +187,7 @@ def require_backend(artifact: Artifact, client: TritonClient) -> None:
             return
         raise WorkError(
             f"this Triton has no {backend} backend, which the version needs",
-            seen=f"the server at {client.endpoint.grpc}",
+            seen=f"the server at {client.endpoint}",
             valid=f"NVIDIA's container with the backend {backend}, on a GPU "
             f"(tritonserver:…-{backend}-python-py3)",
             hint="set MILLRACE_TRITON to such a server, or export another variant",

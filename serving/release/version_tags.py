@@ -105,7 +105,7 @@ def _live_tags(
         REASON: reason,
         SINCE: _format_time(live),
         REPLICAS: f"{len(answering)} of {replicas}",
-        ENDPOINT: ", ".join(endpoint.grpc for endpoint in answering) or None,
+        ENDPOINT: ", ".join(map(str, answering)) or None,
         LINK: live.link or None,
     }
 

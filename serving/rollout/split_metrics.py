@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
+from millrace.serving.guard.replica_names import metrics_path
 from millrace.serving.rollout.judge import Arm, Counts
 from millrace.serving.rollout.rollout import Split
 
@@ -78,7 +79,8 @@ def read_counters(endpoint: Endpoint) -> Reading:
 
 
 def _fetch_page(endpoint: Endpoint) -> str:
-    address = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
+    page = metrics_path(endpoint.replica)
+    address = f"http://{endpoint.host}:{endpoint.metrics_port}{page}"
     try:
         with urlopen(address, timeout=READ_SECONDS) as answer:
             return str(answer.read().decode())

@@ -19,6 +19,7 @@ from millrace.models.common.errors import (
 from millrace.models.common.installation import Endpoint
 from millrace.serving.guard.token_names import TOKEN_METADATA
 from millrace.serving.triton.backends.traffic_split.split_key import PROBE
+from millrace.serving.triton.channel import channel_options
 from millrace.serving.triton.server_index import (
     READY,
     UNHEALTHY,
@@ -56,7 +57,7 @@ class TritonClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"TritonClient({self.endpoint.grpc})"
+        return f"TritonClient({self.endpoint})"
 
     def close(self) -> None:
         """Close the connection."""
@@ -282,7 +283,7 @@ class TritonClient:
         if may_be_gone and not self.is_ready():
             return TransientError(
                 what,
-                seen=f"no Triton answers at {self.endpoint.grpc}",
+                seen=f"no Triton answers at {self.endpoint}",
                 hint="start Triton with: millrace up; or set MILLRACE_TRITON to a running server",
             )
         if TOKEN_METADATA in seen:
@@ -302,7 +303,8 @@ class TritonClient:
 
 def connect(endpoint: Endpoint) -> grpc.InferenceServerClient:
     """Connect to a server; every call sends the endpoint's token, if there is one."""
-    client = grpc.InferenceServerClient(endpoint.grpc)
+    options = list(channel_options(endpoint))
+    client = grpc.InferenceServerClient(endpoint.grpc, channel_args=options)
     if endpoint.token:
         client.register_plugin(
             lambda request: request.headers.update({TOKEN_METADATA: endpoint.token})

@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
+from millrace.serving.triton.channel import channel_options
 from millrace.serving.triton.client import PREDICT_SECONDS, to_input
 
 
@@ -102,7 +103,9 @@ async def _run_clients(
 ) -> tuple[list[float], int, float]:
     latencies: list[float] = []
     tensors = [to_input(name, array) for name, array in inputs.items()]
-    async with aio.InferenceServerClient(endpoint.grpc) as connection:
+    async with aio.InferenceServerClient(
+        endpoint.grpc, channel_args=list(channel_options(endpoint))
+    ) as connection:
         begin = time.perf_counter()
         deadline = begin + seconds
 

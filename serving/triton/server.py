@@ -117,7 +117,7 @@ def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
 
 def log_file(installation: Installation, endpoint: Endpoint) -> Path:
     """Return the path of a server's log file."""
-    return installation.logs / f"triton-{endpoint.grpc_port}.log"
+    return installation.logs / f"triton-{sockets.server_name(endpoint)}.log"
 
 
 @contextmanager
@@ -195,9 +195,9 @@ def clean_up(installation: Installation, endpoint: Endpoint) -> None:
 
 
 def _shared_memory_prefix(installation: Installation, endpoint: Endpoint) -> str:
-    """Return a prefix that is unique per home and port, and the same after a restart."""
+    """Return a prefix that is unique per server, and the same after a restart."""
     home = hashlib.sha256(str(installation.home.resolve()).encode()).hexdigest()[:8]
-    return f"millrace_{home}_{endpoint.grpc_port}_"
+    return f"millrace_{home}_{sockets.server_name(endpoint)}_"
 
 
 def _require_loopback(endpoint: Endpoint) -> None:

@@ -105,7 +105,7 @@ def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -
         state = "live" if outcome.error is None else outcome.error.seen or outcome.error.what
         wanted = outcome.version if outcome.version is not None else "none"
         changed = f"{outcome.previous or 'none'} → {wanted}" if outcome.changed else str(wanted)
-        row = (outcome.model, changed, outcome.endpoint.grpc, f"{outcome.seconds:.2f} s", state)
+        row = (outcome.model, changed, str(outcome.endpoint), f"{outcome.seconds:.2f} s", state)
         rows.append(row)
         link = f"http://{outcome.endpoint.http}/v2/models/{outcome.model}/config"
         create_link_artifact(link, "model on Triton", key=key_of(outcome.model, "triton"))

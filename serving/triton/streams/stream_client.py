@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Endpoint
+from millrace.serving.triton.channel import channel_options
 from millrace.serving.triton.streams.call_watchdog import SILENCE_SECONDS, Pulse, Target, Watchdog
 from millrace.serving.triton.streams.stream_request import (
     NO_SUCH_MODEL,
@@ -32,7 +33,6 @@ from millrace.serving.triton.streams.stream_request import (
 
 ANSWER_SECONDS = 600.0
 ALIVE_SECONDS = 5.0
-OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 DEFAULTS = Sampling()
 EOF = grpc.aio.EOF
 STREAM_RESET = "RST_STREAM"
@@ -52,7 +52,7 @@ class StreamClient:
     def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
         self.endpoint = endpoint
         self._watchdog = Watchdog(silence, self._pulse)
-        self._channel = grpc.insecure_channel(endpoint.grpc, options=OPTIONS)
+        self._channel = grpc.insecure_channel(endpoint.grpc, channel_options(endpoint))
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> "StreamClient":
@@ -169,7 +169,7 @@ class AsyncStreamClient:
 
     def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
         self.endpoint, self._silence = endpoint, silence
-        self._channel = grpc.aio.insecure_channel(endpoint.grpc, options=OPTIONS)
+        self._channel = grpc.aio.insecure_channel(endpoint.grpc, channel_options(endpoint))
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def __aenter__(self) -> "AsyncStreamClient":
