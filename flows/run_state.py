@@ -32,7 +32,8 @@ class ServiceRecord:
     """One service as the supervisor last saw it.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton`, `guard`, `ray`, `deployments`, `webhook` or `openai`.
+        name: `mlflow`, `prefect`, `triton`, `guard`, `ray`, `deployments`, `webhook` or `openai`;
+            `triton-2` and so on for further replicas.
         address: the address for users and clients; empty if it listens nowhere.
         log: the path of its log file.
         pid: its process id; None while it waits for a restart.

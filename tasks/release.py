@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from millrace.models.common.errors import InputError, MillraceError, WorkError
-from millrace.models.common.installation import Installation
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
@@ -35,6 +36,7 @@ from millrace.serving.release.reconcile import reconcile
 from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
+from millrace.serving.replicas.files import servers_of, unmark_ready
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.alerts import REFUSED, Event, emit
@@ -72,11 +74,18 @@ def reconcile_triton(
     repository = Repository(installation.model_repository, installation.staging)
     registry, ledger = MlflowRegistry(installation), ledger_of(installation)
     outcomes = reconcile(
-        registry, ledger, repository, installation.triton, request, models, installation.logs
+        *(registry, ledger, repository, partial(servers_of, installation), request),
+        *(models, installation.logs, partial(_note_missed, installation)),
     )
     for event in refusals(outcomes):
         emit(event)
     return outcomes
+
+
+def _note_missed(installation: Installation, endpoint: Endpoint) -> None:
+    """Let a replica that missed a release get no requests until it has caught up."""
+    if endpoint.replica is not None:
+        unmark_ready(installation.run, endpoint.replica)
 
 
 def refusals(outcomes: Iterable[Outcome]) -> list[Event]:
@@ -112,10 +121,8 @@ class ReleaseCheck:
         installation = self.installation()
         if self._registry is None or self._registry.installation != installation:
             self._registry = MlflowRegistry(installation)
-        repository = Repository(installation.model_repository, installation.staging)
-        observer = Observer(
-            self._registry, ledger_of(installation), repository, installation.triton
-        )
+        observer = observer_of(installation, self._registry)
+        repository = observer.repository
         cluster = observer.observe()
         self._log_faults(cluster.faults)
         due: dict[str, Action] = {}
@@ -131,6 +138,13 @@ class ReleaseCheck:
         for model, fault in self._faults.items():
             if known.get(model) != fault:
                 log.error("%s", fault)
+
+
+def observer_of(installation: Installation, registry: "MlflowRegistry") -> Observer:
+    """Return what reads the state of an installation's registry, release table and servers."""
+    repository = Repository(installation.model_repository, installation.staging)
+    servers = partial(servers_of, installation)
+    return Observer(registry, ledger_of(installation), repository, servers)
 
 
 @dataclass

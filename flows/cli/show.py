@@ -132,6 +132,22 @@ def show_status(status: "Status") -> None:
         left = f"{status.orphans} processes of an `up` that was killed"
         rows = [(left, "`millrace up` starts anew, `millrace down` ends them", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
+    for line in describe_replicas(status):
+        print_hint(line, label="replicas")
+
+
+def describe_replicas(status: "Status") -> Iterator[str]:
+    """Yield how many replicas of Triton there are and why; nothing where one runs alone."""
+    found = status.replicas
+    if found is None:
+        return
+    serving = sum(each.state == "serving" for each in found.replicas)
+    bounds = f"{found.fewest} to {found.most}" if found.most > found.fewest else f"{found.most}"
+    yield f"{serving} serving, {found.wanted} wanted, {bounds} allowed: {found.reason}"
+    if found.needed is not None:
+        yield f"the load needs {found.needed}; serving.replicas.dry_run only says so"
+    if found.fault:
+        yield found.fault
 
 
 def _service_state(service: "ServiceStatus") -> str:

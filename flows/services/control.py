@@ -16,12 +16,20 @@ from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.services import processes
 from millrace.flows.services.health import is_service_healthy
 from millrace.flows.services.logins import prefect_login_file
+from millrace.flows.services.replica_bounds import (
+    NEEDS_GUARD,
+    ReplicasStatus,
+    allowed_replicas,
+    replicas_status,
+)
 from millrace.flows.services.service_specs import Service, local_services
 from millrace.flows.settings import MARK, Settings
 from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.log_files import hold_log
+from millrace.models.config.replicas_spec import ReplicasSpec
+from millrace.serving.replicas.files import forget_bounds, read_bounds, write_bounds
 
 HEALTHY_SECONDS = 120.0
 SCHEDULED_SECONDS = 60.0
@@ -34,6 +42,7 @@ NO_GUARD = (
     "another process or from a web page can end Triton"
 )
 NOT_USED = "starts with the first use"
+NOT_NEEDED = "starts with more load"
 REQUESTED_EXITS = (0, -signal.SIGTERM)
 
 Report = Callable[[str], None]
@@ -46,7 +55,8 @@ class ServiceStatus:
     """The present state of one service.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton`, `guard`, `ray`, `deployments`, `webhook` or `openai`.
+        name: `mlflow`, `prefect`, `triton`, `guard`, `ray`, `deployments`, `webhook` or `openai`;
+            `triton-2` and so on for further replicas.
         running: whether its process exists.
         healthy: whether its health check succeeds, or whether it waits for its first use.
         address: the address for users and clients; empty if it listens nowhere.
@@ -85,6 +95,7 @@ class Status:
         schedules: the schedules; None before the first check of Prefect.
         prefect_login: the file with the password for Prefect's UI; empty if the user chose the
             Prefect server.
+        replicas: the replicas of Triton; None where one runs alone.
     """
 
     running: bool
@@ -96,6 +107,7 @@ class Status:
     orphans: int = 0
     schedules: Schedules | None = None
     prefect_login: str = ""
+    replicas: ReplicasStatus | None = None
 
     @property
     def healthy(self) -> bool:
@@ -152,6 +164,8 @@ def _start_if_down(settings: Settings, report: Report) -> Process | None:
         if run_state.is_supervisor_alive(settings.run):
             report(f"already up for {settings.home}")
             _update_schedules(settings, report)
+            if allowed_replicas(settings) != read_bounds(settings.run):
+                report("serving.replicas has changed: it counts after `down` and `up`")
             if not status(settings).healthy:
                 where = f"`millrace status` and the logs in {settings.installation().logs}"
                 report(f"some services are not healthy; see {where}")
@@ -162,6 +176,7 @@ def _start_if_down(settings: Settings, report: Report) -> Process | None:
 def _start(settings: Settings, report: Report) -> Process:
     """Start the supervisor and wait until its services are healthy; on failure stop everything."""
     _end_leftovers(settings, report)
+    _allow_replicas(settings, report)
     services = local_services(settings)
     _require_free_ports(services)
     schedule_state.write_patterns(settings.run, settings.pipeline_patterns())
@@ -174,6 +189,15 @@ def _start(settings: Settings, report: Report) -> Process:
         down(settings)
         raise
     return supervisor
+
+
+def _allow_replicas(settings: Settings, report: Report) -> None:
+    """Write down how many Tritons the services may have."""
+    bounds = allowed_replicas(settings)
+    if bounds.max > 1 and not settings.guard:
+        report(NEEDS_GUARD)
+        bounds = ReplicasSpec()
+    write_bounds(settings.run, bounds)
 
 
 def _update_schedules(settings: Settings, report: Report) -> None:
@@ -284,12 +308,13 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
         else None,
         schedules=schedule_state.read(settings.run),
         prefect_login="" if settings.prefect_api_url else str(prefect_login_file(settings.run)),
+        replicas=replicas_status(settings),
     )
 
 
 def _service_status(record: run_state.ServiceRecord, service: Service | None) -> ServiceStatus:
     is_running, started_at = record.pid is not None, record.started_at
-    is_on_demand = service is not None and service.request is not None
+    is_on_demand = service is not None and _is_on_demand(service)
     is_healthy = is_running and service is not None and is_service_healthy(service, record.pid)
     return ServiceStatus(
         name=record.name,
@@ -305,9 +330,15 @@ def _service_status(record: run_state.ServiceRecord, service: Service | None) ->
     )
 
 
+def _is_on_demand(service: Service) -> bool:
+    return service.request is not None or service.is_optional
+
+
 def _describe_use(service: Service, *, is_running: bool) -> str:
     if is_running:
         return service.describe_use()
+    if service.is_optional:
+        return NOT_NEEDED
     return NOT_USED if service.request is not None else ""
 
 
@@ -342,7 +373,7 @@ def _wait_until_healthy(
     settings: Settings, services: tuple[Service, ...], supervisor: Process, report: Report
 ) -> None:
     deadline = time.monotonic() + HEALTHY_SECONDS
-    waiting = {service.name: service for service in services if service.request is None}
+    waiting = {each.name: each for each in services if not _is_on_demand(each)}
     report(f"starting {', '.join(waiting)}; logs in {settings.installation().logs}")
     while waiting:
         if supervisor.poll() is not None:
@@ -394,4 +425,5 @@ def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
             hint="end them with `kill -9 PID`",
         )
     run_state.delete(settings.run)
+    forget_bounds(settings.run)
     return described

@@ -7,7 +7,7 @@ Procfile or a unit file.
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.ray.fork_imports import TRAINING_IMPORTS
 from millrace.models.ray.warm import SHARES, WarmRay, default_cpus
 from millrace.serving.guard import envoy_process
+from millrace.serving.guard.envoy_replicas import replica_endpoint
 from millrace.serving.guard.sockets import http_socket
+from millrace.serving.replicas import files as replica_files
 from millrace.serving.triton import server as triton
 
 LESS_MEMORY = {"MALLOC_ARENA_MAX": "2"}
@@ -60,6 +62,8 @@ class Service:
         clean_up: a function that removes what an ended process left; called before every start
             and after the end.
         describe_use: a function that says how a running service is used; empty for most.
+        replica: its number, of one of several Tritons; None for every other service.
+        is_optional: whether it runs only while the load needs it.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Service:
     request: Path | None = None
     clean_up: Callable[[], None] = lambda: None
     describe_use: Callable[[], str] = lambda: ""
+    replica: int | None = None
+    is_optional: bool = False
 
 
 def local_services(settings: Settings) -> tuple[Service, ...]:
@@ -141,13 +147,45 @@ def prefect_service(settings: Settings) -> Service:
 
 
 def _triton_services(settings: Settings) -> tuple[Service, ...]:
-    server = triton_service(settings)
-    return (server, guard_service(settings)) if settings.guard else (server,)
+    if not settings.guard:
+        return (triton_service(settings, settings.local_triton),)
+    bounds = replica_files.read_bounds(settings.run)
+    guard = guard_service(settings, bounds.max)
+    if bounds.max == 1:
+        return triton_service(settings, settings.local_triton), guard
+    numbers = range(1, bounds.max + 1)
+    return *(replica_service(settings, each, bounds.min) for each in numbers), guard
 
 
-def triton_service(settings: Settings) -> Service:
-    """Return the Triton server over the model repository; it gets none of Millrace's variables."""
-    installation, endpoint = settings.installation(), settings.local_triton
+def replica_service(settings: Settings, number: int, fewest: int) -> Service:
+    """Return one of several Tritons; the first has the name and the files of a single one.
+
+    Args:
+        settings: the home's settings.
+        number: its number, from 1.
+        fewest: how many always run.
+    """
+    server = triton_service(settings, replica_endpoint(settings.local_triton, number))
+    return replace(
+        server,
+        name=server.name if number == 1 else f"triton-{number}",
+        address=server.address if number == 1 else "",
+        grpc=server.grpc if number == 1 else "",
+        describe_use=partial(_state_of_replica, settings.run, number),
+        replica=number,
+        is_optional=number > fewest,
+    )
+
+
+def _state_of_replica(run: Path, number: int) -> str:
+    fleet = replica_files.read_fleet(run)
+    states = {each.number: each.state for each in fleet.replicas} if fleet else {}
+    return states.get(number, "")
+
+
+def triton_service(settings: Settings, endpoint: Endpoint) -> Service:
+    """Return a Triton server over the model repository; it gets none of Millrace's variables."""
+    installation = settings.installation()
     argv, environment = triton.command(installation, endpoint, guarded=settings.guard)
     ready = "/v2/health/ready"
     socket = installation.home / http_socket(endpoint)
@@ -166,12 +204,12 @@ def triton_service(settings: Settings) -> Service:
     )
 
 
-def guard_service(settings: Settings) -> Service:
+def guard_service(settings: Settings, replicas: int = 1) -> Service:
     """Return the proxy on Triton's public ports; only checked requests pass it."""
     installation, endpoint = settings.installation(), settings.local_triton
     return Service(
         name="guard",
-        argv=tuple(envoy_process.command(installation, endpoint)),
+        argv=tuple(envoy_process.command(installation, endpoint, replicas)),
         log=envoy_process.log_file(installation, endpoint),
         is_isolated=True,
         address=f"http://{endpoint.http}",
@@ -358,6 +396,7 @@ def main(arguments: list[str] | None = None) -> None:
     with exit_on_error():
         settings = load()
         settings.installation().prepared()
+        replica_files.forget_bounds(settings.run)  # several Tritons need a supervisor
         service = find_service(settings, sys.argv[1:] if arguments is None else arguments)
         service.clean_up()
         environment = unsupervised_environment(settings, service)

@@ -31,10 +31,12 @@ from millrace.flows.services.health import (
     HealthHistory,
     is_service_healthy,
 )
+from millrace.flows.services.replica_owner import ReplicaOwner
 from millrace.flows.services.service_specs import Service, local_services, service_environment
 from millrace.flows.settings import MARK, Settings, load
 from millrace.models.common.errors import WorkError
 from millrace.models.common.log_files import hold_log
+from millrace.serving.replicas.files import forget_fleet, read_bounds
 
 POLL_SECONDS = 0.2
 STEADY_SECONDS = 60.0
@@ -72,6 +74,8 @@ class Child:
     start_at: float = 0.0
     started: float = 0.0
     history: HealthHistory = HealthHistory()
+    kill_at: float | None = None
+    """When its process is killed, if it was told to end and does not."""
 
 
 class Supervisor:
@@ -98,6 +102,11 @@ class Supervisor:
             Child(service, ServiceRecord(service.name, service.address, str(service.log)))
             for service in services
         ]
+        self.replicas = (
+            ReplicaOwner(settings, read_bounds(settings.run), clock)
+            if any(service.replica is not None for service in services)
+            else None
+        )
 
     def run(self) -> None:
         """Keep the services alive until `stop`, then stop them all."""
@@ -110,16 +119,30 @@ class Supervisor:
             threading.Thread(target=self.check_repeatedly, args=(child,), daemon=True).start()
         try:
             while not self.is_stopping:
+                self.update_replicas()
                 for child in self.children:
                     self.update(child)
                 time.sleep(POLL_SECONDS)
         finally:
             self.stop_all()
             run_state.delete(self.settings.run)
+            forget_fleet(self.settings.run)
 
     def stop(self, signum: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
         """Ask `run` to end; may be called as a signal handler."""
         self.is_stopping = True
+
+    def update_replicas(self) -> None:
+        """Let the replicas' owner look, and tell those to end that it does not need."""
+        if self.replicas is None:
+            return
+        own = {child.service.replica: child for child in self.children if child.service.replica}
+        pids = {number: child.record.pid for number, child in own.items() if number is not None}
+        for number in self.replicas.step(pids):
+            child = own[number]
+            if child.process is not None:
+                child.kill_at = self.clock() + child.service.grace
+                child.process.terminate()
 
     def update(self, child: Child) -> None:
         """Start the child's process if a start is due; else record its death, or kill it if frozen.
@@ -132,22 +155,24 @@ class Supervisor:
             return
         status = child.process.poll()
         if status is None:
-            self.kill_if_frozen(child, child.process.pid)
+            self.kill_if_needed(child, child.process.pid)
             return
-        uptime = time.time() - (child.record.started_at or 0.0)
-        child.failures = count_failures(child.failures, uptime)
-        child.start_at = self.clock() + restart_delay(child.failures)
+        is_asked = child.kill_at is not None
+        if not is_asked:
+            uptime = time.time() - (child.record.started_at or 0.0)
+            child.failures = count_failures(child.failures, uptime)
+            child.start_at = self.clock() + restart_delay(child.failures)
         if not child.service.keeps_children:
             _signal_group(child.process.pid, signal.SIGKILL)
-        child.process = None
-        is_failure = child.service.request is None or status != 0
+        child.process = child.kill_at = None
+        is_failure = not is_asked and (child.service.request is None or status != 0)
         child.record = replace(
             child.record,
             pid=None,
             restarts=child.record.restarts + is_failure,
             last_exit=status,
         )
-        if child.service.request is not None:
+        if child.service.request is not None or is_asked:
             child.service.clean_up()
         self.write_record()
 
@@ -156,7 +181,17 @@ class Supervisor:
         request = child.service.request
         if request is not None:
             return request.exists()
+        number = child.service.replica
+        if self.replicas and number is not None and not self.replicas.may_start(number):
+            return False
         return self.clock() >= child.start_at and not self.must_wait(child)
+
+    def kill_if_needed(self, child: Child, pid: int) -> None:
+        """Kill a process that does not end although it was told to, or that is frozen."""
+        if child.kill_at is None:
+            self.kill_if_frozen(child, pid)
+        elif self.clock() >= child.kill_at:
+            _signal_group(pid, signal.SIGKILL)
 
     def kill_if_frozen(self, child: Child, pid: int) -> None:
         """Kill a process that is alive but no longer answers; `update` then restarts it."""

@@ -25,6 +25,7 @@ from millrace.flows.console import WarnOnce, exit_on_error, first_line, log, set
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
+from millrace.flows.triggers.replica_joiner import ReplicaJoiner
 from millrace.flows.triggers.request_collector import RequestCollector
 from millrace.flows.triggers.watch import PollingThread, Watch
 from millrace.flows.triggers.webhook_delivery import Receiver
@@ -33,6 +34,7 @@ from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.registry.tracking import check_reachable, client
 from millrace.serving.http_server import run_server
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
+from millrace.serving.replicas.files import read_bounds
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -214,13 +216,18 @@ def serve(settings: Settings) -> None:
     )
 
     collector = RequestCollector(settings.installation())
+    replicas = replica_threads(settings, lambda reason: worker.request(None, reason))
 
     @asynccontextmanager
     async def run_threads(_app: FastAPI) -> AsyncIterator[None]:
         registrar.start()
         watch.start()
         collector.start()
+        for thread in replicas:
+            thread.start()
         yield
+        for thread in replicas:
+            thread.stop()
         collector.stop()
         watch.stop()
         registrar.stop()
@@ -241,6 +248,19 @@ def serve(settings: Settings) -> None:
         access_log=False,
         timeout_graceful_shutdown=2,
     )
+
+
+def replica_threads(
+    settings: Settings, request_release: Callable[[str], None]
+) -> list[PollingThread]:
+    """Return the threads that look after several replicas of Triton; none if there is one."""
+    bounds = read_bounds(settings.run)
+    if bounds.max == 1:
+        return []
+    from millrace.tasks.replicas import ReplicaLook
+
+    look = ReplicaLook(settings.installation)
+    return [ReplicaJoiner(settings.run, look.at, request_release)]
 
 
 def main() -> None:

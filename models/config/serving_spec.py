@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from millrace.models.config import Spec
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.models.config.slo_spec import SloSpec
 
 
@@ -158,6 +159,11 @@ class ServingSpec(Spec):
         1,
         description="Replicas that must answer before any of them switches to a new version: a "
         "count, or all.",
+    )
+    replicas: ReplicasSpec = Field(
+        default_factory=ReplicasSpec,
+        description="How many Tritons `millrace up` runs. They serve all models of the home, so "
+        "the largest `min` and the largest `max` of the pipeline files that it schedules count.",
     )
 
     @property

@@ -131,6 +131,11 @@ class ModelRelease:
             return ()
         return tuple(self._build_outcome(replica, error) for replica in self.cluster.replicas)
 
+    def missed(self) -> tuple[Endpoint, ...]:
+        """Return the replicas that did not answer, if this release changed others."""
+        away = (each.endpoint for each in self.cluster.replicas if each.index is None)
+        return tuple(away) if self._changes else ()
+
     def _build_outcome(self, replica: Replica, error: MillraceError | None) -> Outcome:
         outcome = build_outcome(self.cluster, self.model, replica, error, is_new=self._recorded)
         if replica.endpoint not in self._changes:

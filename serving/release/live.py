@@ -7,6 +7,7 @@ from millrace.models.common.errors import InputError, MillraceError, nearest
 from millrace.models.common.installation import Installation
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release, derive_state
+from millrace.serving.replicas.files import servers_of
 from millrace.serving.triton.client import TritonClient
 
 
@@ -47,7 +48,7 @@ class Served:
 def live_versions(installation: Installation) -> Mapping[str, object]:
     """Return each endpoint's live versions by model, or why the endpoint does not answer."""
     found: dict[str, object] = {}
-    for endpoint in installation.triton:
+    for endpoint in servers_of(installation):
         with TritonClient(endpoint) as client:
             try:
                 names = sorted({entry.name for entry in client.index()})
@@ -110,7 +111,7 @@ def _describe_model(
         model,
         version,
         state.live.at.isoformat() if state.live else None,
-        f"{len(answering)} of {len(installation.triton)}",
+        f"{len(answering)} of {len(servers_of(installation))}",
         refused.version if refused else None,
         refused.reason if refused else None,
         f"version {state.step.version}: {state.step.reason}" if state.step else None,

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +48,7 @@ class Observer:
         registry: the model registry.
         ledger: the release table.
         repository: the model repository that the servers read.
-        endpoints: every server.
+        endpoints: returns every server that runs now; replicas may come and go during a release.
         retry_refused_before: versions refused before this moment are tried again; None: no version.
         traces: folder for the traces of unexpected errors; None: write no traces.
     """
@@ -56,7 +56,7 @@ class Observer:
     registry: ModelRegistry
     ledger: Ledger
     repository: Repository
-    endpoints: tuple[Endpoint, ...]
+    endpoints: Callable[[], Sequence[Endpoint]]
     retry_refused_before: datetime | None = None
     traces: Path | None = None
 
@@ -81,7 +81,7 @@ class Observer:
         staged = self.repository.digests(model)
         replicas = tuple(
             self._observe_replica(endpoint, states, model, faults, desired_versions)
-            for endpoint in self.endpoints
+            for endpoint in self.endpoints()
         )
         now = time.time()
         policies: dict[str, Policy] = {}

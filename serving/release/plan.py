@@ -139,7 +139,7 @@ def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
     if live is None or live.version not in staged or model in cluster.splits:
         return
     outdated = _outdated_replicas(cluster, model, live.desired, None)
-    named = _has_front(cluster, model, live.desired)
+    named = has_front(cluster, model, live.desired)
     yield from _plan_switches(model, live.desired, outdated, staged, with_front=named)
 
 
@@ -239,7 +239,7 @@ def _plan_changes(
         yield from _plan_validation(cluster, model, target, rollout)
     if split is None:
         yield from _plan_fronts_before(cluster, model, target, outdated)
-        named = _has_front(cluster, model, target)
+        named = has_front(cluster, model, target)
         yield from _plan_switches(model, target, outdated, staged, with_front=named)
         return
     for replica in cluster.reachable if is_new_step else outdated:
@@ -264,7 +264,7 @@ def _plan_validation(
         yield Record(model, "proved", target, live, rollout.reason)
 
 
-def _has_front(cluster: ClusterState, model: str, target: DesiredVersion) -> bool:
+def has_front(cluster: ClusterState, model: str, target: DesiredVersion) -> bool:
     """Return whether a version can be asked by columns, as far as is known."""
     is_refused = cluster.refused_fronts.get(model) == target.version
     return target.version in cluster.columns.get(model, ()) and not is_refused
@@ -321,13 +321,14 @@ def _outdated_replicas(
     return [
         replica
         for replica in cluster.reachable
-        if not _is_up_to_date(cluster, replica, model, target, split)
+        if not is_up_to_date(cluster, replica, model, target, split)
     ]
 
 
-def _is_up_to_date(
+def is_up_to_date(
     cluster: ClusterState, replica: Replica, model: str, target: DesiredVersion, split: Split | None
 ) -> bool:
+    """Return whether a replica serves what it should: a version, or the step of its rollout."""
     if model in replica.unresponsive:
         return False
     live, arms = replica.live_version(model), replica.ready_versions(model + ARMS)

@@ -33,10 +33,11 @@ def reconcile(
     registry: ModelRegistry,
     ledger: Ledger,
     repository: Repository,
-    endpoints: Sequence[Endpoint],
+    endpoints: Sequence[Endpoint] | Callable[[], Sequence[Endpoint]],
     request: Request,
     models: Sequence[str] | None = None,
     traces: Path | None = None,
+    note_missed: Callable[[Endpoint], None] = lambda endpoint: None,
 ) -> Outcomes:
     """Bring every server to the desired versions, as far as possible.
 
@@ -47,29 +48,33 @@ def reconcile(
         registry: the model registry.
         ledger: the release table.
         repository: the model repository that the servers read.
-        endpoints: every server.
+        endpoints: every server, or what returns those that run now.
         request: who requested the release, and which refused versions to try again.
         models: the models to release; None for all.
         traces: folder for the traces of unexpected errors.
+        note_missed: is called with each server that did not answer a release that changed others.
 
     Raises:
         WorkError: the registry does not answer, or fails; every server still serves what was live.
     """
     retry_before = request.retry_refused_before
-    observer = Observer(registry, ledger, repository, tuple(endpoints), retry_before, traces)
+    find = endpoints if callable(endpoints) else lambda: endpoints
+    observer = Observer(registry, ledger, repository, find, retry_before, traces)
 
     def release(model: str, stop: Event) -> Outcomes:
         with repository.exclusive(model):
             try:
                 model_release = ModelRelease(model, observer, request, stop)
                 model_release.carry_out()
+                for endpoint in model_release.missed():
+                    note_missed(endpoint)
                 return model_release.outcomes()
             except Exception as error:  # whatever it is, the other models go on
                 what = f"the release of {one_line(model)} failed unexpectedly"
                 return fail(model, unexpected_error(what, error, traces))
 
     def fail(model: str, error: MillraceError) -> Outcomes:
-        return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)
+        return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in find())
 
     outcomes: dict[str, Outcomes] = {}
     registry_error: MillraceError | None = None

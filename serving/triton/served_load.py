@@ -12,8 +12,9 @@ from http.client import HTTPException
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
+from millrace.serving.guard.replica_names import metrics_path
 
-PAGES = ("/metrics", "/metrics/guard")
+GUARD_PAGE = "/metrics/guard"
 METHODS = {"ModelInfer": "gRPC", "ModelStreamInfer": "gRPC streams"}
 """The methods of gRPC that are shown, and how; the others are those of `millrace` itself."""
 HTTP = "HTTP"
@@ -102,12 +103,13 @@ def read_metrics(endpoint: Endpoint) -> Samples:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     address = f"http://{endpoint.host}:{endpoint.metrics_port}"
     found: dict[tuple[str, Labels], float] = {}
-    for page in PAGES:
+    own = metrics_path(endpoint.replica)
+    for page in (own, GUARD_PAGE):
         try:
             with opener.open(address + page, timeout=READ_SECONDS) as answer:
                 found |= parse(answer.read().decode())
         except urllib.error.HTTPError as error:
-            if page == PAGES[0] or error.code != 404:
+            if page == own or error.code != 404:
                 raise _no_metrics(address + page, error) from error
         except (OSError, HTTPException, ValueError) as error:
             raise _no_metrics(address + page, error) from error
