@@ -1,0 +1,92 @@
+"""Several Tritons behind one guard: they come, go, die and are released to under load."""
+
+import sys
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from millrace.models.common.errors import WorkError
+from millrace.models.config.replicas_spec import ReplicasSpec
+from millrace.serving.guard.envoy_replicas import ENDED
+from millrace.serving.release import apply
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.load_version import load_version
+from tests.integration.replica_stand import NAME, ReplicaStand, replica_stand
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+CLIENTS = 4
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaStand]:
+    home = tmp_path_factory.mktemp("replicas") / "home"
+    with replica_stand(home, ReplicasSpec(min=1, max=3)) as found:
+        found.until_serving(1)
+        found.promote(1)
+        yield found
+
+
+def test_replicas_come_and_go_under_load_and_no_request_fails(stand: ReplicaStand) -> None:
+    with stand.clients(CLIENTS) as answers:
+        stand.want(3)
+        stand.until_serving(3)
+        assert [stand.live(number) for number in (1, 2, 3)] == [1, 1, 1]
+        stand.want(1)
+        stand.until(lambda: list(stand.states().values()).count("serving") == 1)
+    assert answers.failed == []
+    assert len(answers.versions) > 100
+    stand.until_serving(1)
+
+
+def test_a_replica_that_starts_during_a_release_misses_nothing(stand: ReplicaStand) -> None:
+    stand.want(1)
+    stand.until_serving(1)
+    with stand.clients(CLIENTS) as answers:
+        stand.want(2)
+        stand.until(lambda: 2 in stand.states())
+        releasing = Thread(target=stand.promote, args=(2,))
+        releasing.start()
+        stand.until_serving(2)
+        releasing.join()
+        assert [stand.live(1), stand.live(2)] == [2, 2]
+        answers.versions.clear()
+    assert answers.failed == []
+    assert set(answers.versions) == {2}
+
+
+def test_a_replica_that_is_killed_costs_the_requests_in_flight(stand: ReplicaStand) -> None:
+    stand.want(2)
+    stand.until_serving(2)
+    with stand.clients(CLIENTS) as answers:
+        before = stand.pid(2)
+        stand.kill(2)
+        stand.until(lambda: stand.states().get(2) != "serving", 5)
+        stand.until_serving(2)
+        assert stand.pid(2) != before
+    assert len(answers.failed) <= CLIENTS, answers.failed
+    assert set(answers.failed) <= {ENDED}
+    assert len(answers.versions) > 100
+
+
+def test_a_version_that_one_replica_refuses_is_live_on_none(
+    stand: ReplicaStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand.want(2)
+    stand.until_serving(2)
+    live = stand.live(1)
+
+    def refuse(model: str, version: int, repository: object, client: TritonClient, **options):
+        if client.endpoint.replica == 2 and version == 3:
+            raise WorkError("Triton refused to load m", seen="a test")
+        return load_version(model, version, repository, client, **options)
+
+    monkeypatch.setattr(apply, "load_version", refuse)
+    outcomes = stand.promote(3)
+    assert all("version 3 of m was refused" in str(each.error) for each in outcomes)
+    assert [stand.live(1), stand.live(2)] == [live, live]
+    with stand.clients(1) as answers:
+        stand.until(lambda: len(answers.versions) > 20)
+    assert set(answers.versions) == {live}
+    assert stand.registry.written[NAME, 3]["millrace.status"] == "refused"
