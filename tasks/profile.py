@@ -24,6 +24,7 @@ from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.engine import engine_of
 from millrace.serving.profile.profiler import Found, Profiler
 from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of
+from millrace.serving.profile.scaler import scaler_figures
 from millrace.serving.profile.stream_workload import StreamWorkload
 from millrace.serving.profile.workload import Considered, Workload
 from millrace.serving.triton.version_config import triton_kind
@@ -231,6 +232,7 @@ def make_profile(
     version: ModelVersion, goal: SloSpec, found: Found, machine: Machine, engine: str
 ) -> ServingProfile:
     """Return the profile of a version to store."""
+    capacity = found.chosen.measured or 0.0
     return ServingProfile(
         model=version.model,
         version=version.version,
@@ -239,10 +241,10 @@ def make_profile(
         goal=goal,
         configuration=Configuration(settings=found.chosen.configuration.settings),
         rate=found.rate,
-        capacity=found.chosen.measured or 0.0,
+        capacity=capacity,
         confidence=found.confidence,
         proofs=found.proofs,
-        figures=found.figures,
+        figures={**found.figures, **scaler_figures(capacity, max(bounds_of(goal).values()))},
         client=found.client,
         machine=str(machine),
         machine_kind=machine.kind,
@@ -272,7 +274,7 @@ def _log(run: TrackedRun, profile: ServingProfile, found: Found) -> None:
     metrics = {
         "capacity": profile.capacity,
         "capacity_of_pipeline_file": found.current.measured,
-        **found.figures,
+        **profile.figures,
     }
     for proof in profile.proofs:
         metrics |= {proof.bound: proof.p99_ms, proof.bound.replace("p99", "p50"): proof.p50_ms}

@@ -191,8 +191,14 @@ class MlflowRegistry:
 
     def _profile_digest(self, version: ModelVersion) -> str:
         """Return the digest of the serving profile that the version is served by; empty if none."""
-        profile = self._profile(version.model, version.version)
-        return profile.sha256 if profile and applies_here(profile, version.digest) else ""
+        profile = self.profile(version.model, version.version)
+        return profile.sha256 if profile is not None else ""
+
+    def profile(self, model: str, version: int) -> ServingProfile | None:
+        """Return the serving profile that a version is served by; None if none holds here."""
+        found = self._profile(model, version)
+        digest = self._version(model, version).digest
+        return found if found is not None and applies_here(found, digest) else None
 
     def note(self, version: ModelVersion) -> None:
         """Keep a version as it is now in the registry, so that it is not asked for again."""

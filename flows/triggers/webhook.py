@@ -26,6 +26,7 @@ from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.flows.triggers.replica_joiner import ReplicaJoiner
+from millrace.flows.triggers.replica_scaler import ReplicaScaler
 from millrace.flows.triggers.request_collector import RequestCollector
 from millrace.flows.triggers.watch import PollingThread, Watch
 from millrace.flows.triggers.webhook_delivery import Receiver
@@ -257,10 +258,14 @@ def replica_threads(
     bounds = read_bounds(settings.run)
     if bounds.max == 1:
         return []
-    from millrace.tasks.replicas import ReplicaLook
+    from millrace.tasks.replicas import ReplicaLoad, ReplicaLook
 
     look = ReplicaLook(settings.installation)
-    return [ReplicaJoiner(settings.run, look.at, request_release)]
+    joiner = ReplicaJoiner(settings.run, look.at, request_release)
+    if bounds.max == bounds.min:
+        return [joiner]
+    load = ReplicaLoad(settings.installation, bounds)
+    return [joiner, ReplicaScaler(settings.run, bounds, load.measure)]
 
 
 def main() -> None:

@@ -111,7 +111,8 @@ class ServingProfile(_Record):
         capacity: most requests per second at which the goal is expected to be met.
         confidence: of the proofs.
         proofs: one for each bound of the goal.
-        figures: further figures of the proof in milliseconds or tokens, by name.
+        figures: further figures by name: of the proof in milliseconds or tokens, and what a
+            scaler of replicas should aim at.
         client: what the load generator needed.
         machine: description of the machine.
         machine_kind: its kind; see `Machine.kind`.

@@ -55,14 +55,15 @@ class Seen:
         replicas: replicas that run or start.
         ready: those of them that answer.
         rate: requests per second to all of them; None if it is not known.
-        queue_p99_ms: 99th percentile of the time in the queue; None if it is not known.
+        queue_ms: mean time in the queue; None if it is not known. Triton says no percentiles of
+            it, and a mean above `QUEUE_SHARE` of the bound leaves no room for the p99.
     """
 
     now: float
     replicas: int
     ready: int
     rate: float | None
-    queue_p99_ms: float | None = None
+    queue_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def decide(bounds: Bounds, seen: Seen, memory: Memory) -> Decision:
     if needed > seen.replicas:
         return _change(seen, memory, needed, f"{seen.rate:.0f} requests/s need {needed}")
     if _waits_too_long(bounds, seen, memory):
-        reason = f"requests wait {seen.queue_p99_ms:.0f} ms of {bounds.bound_ms:g} ms"
+        reason = f"requests wait {seen.queue_ms:.0f} ms of {bounds.bound_ms:g} ms"
         return _change(seen, memory, seen.replicas + 1, reason)
     return _go_down(bounds, seen, memory)
 
@@ -126,6 +127,20 @@ def decide(bounds: Bounds, seen: Seen, memory: Memory) -> Decision:
 def target_rate(capacity: float) -> float:
     """Return the requests per second of one replica that a cluster's scaler should aim at."""
     return TARGET * capacity
+
+
+def scaler_figures(capacity: float, bound_ms: float) -> dict[str, float]:
+    """Return what a cluster's own scaler of replicas needs to know, by name.
+
+    Args:
+        capacity: requests per second of one replica within the goal.
+        bound_ms: the goal's largest p99, in milliseconds.
+    """
+    return {
+        "scaler_requests_per_replica": target_rate(capacity),
+        "scaler_queue_ms": QUEUE_SHARE * bound_ms,
+        "scaler_down_seconds": DOWN_SECONDS,
+    }
 
 
 def _needed(bounds: Bounds, rate: float) -> int:
@@ -136,9 +151,9 @@ def _needed(bounds: Bounds, rate: float) -> int:
 
 def _waits_too_long(bounds: Bounds, seen: Seen, memory: Memory) -> bool:
     is_settled = seen.ready == seen.replicas and seen.now - memory.changed >= WARM_SECONDS
-    if seen.queue_p99_ms is None or not is_settled or seen.replicas >= bounds.most:
+    if seen.queue_ms is None or not is_settled or seen.replicas >= bounds.most:
         return False
-    return seen.queue_p99_ms > QUEUE_SHARE * bounds.bound_ms
+    return seen.queue_ms > QUEUE_SHARE * bounds.bound_ms
 
 
 def _go_down(bounds: Bounds, seen: Seen, memory: Memory) -> Decision:

@@ -34,13 +34,11 @@ class Wanted:
         replicas: their number.
         reason: why.
         needed: the number that a dry run would run; None without one.
-        at: when it was decided, in seconds since the epoch.
     """
 
     replicas: int
     reason: str
     needed: int | None = None
-    at: float = 0.0
 
 
 @dataclass(frozen=True)
