@@ -1,5 +1,6 @@
 """The commands that start, stop and show the services of this machine."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -45,9 +46,10 @@ def status(
     """Show what runs, and which versions are live."""
     if watch:
         from millrace.flows.cli.watch import watch_load
+        from millrace.serving.replicas.files import servers_of
 
-        endpoints = load_settings().installation().triton
-        watch_load(endpoints, every, as_json=as_json)
+        servers = partial(servers_of, load_settings().installation())
+        watch_load(servers, every, as_json=as_json)
         return
     from millrace.flows.cli import show
     from millrace.flows.services import control

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.flows import console
+from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import safe
 from millrace.serving.triton.served_load import (
@@ -44,18 +45,21 @@ WAY_COLUMNS = {
 }
 
 
-def watch_load(endpoints: Sequence[Endpoint], seconds: float, *, as_json: bool) -> None:
+FindServers = Callable[[], Sequence[Endpoint]]
+
+
+def watch_load(find: FindServers, seconds: float, *, as_json: bool) -> None:
     """Show what the servers do until Ctrl-C.
 
     Args:
-        endpoints: the servers.
+        find: returns the servers that run now.
         seconds: between two looks.
         as_json: whether to print a line of JSON each time, instead of a table.
 
     Raises:
         TransientError: a server does not answer.
     """
-    changes = look_again(endpoints, seconds)
+    changes = look_again(find, seconds)
     if as_json:
         for each in changes:
             console.print_json_line({server: as_values(change) for server, change in each.items()})
@@ -66,26 +70,37 @@ def watch_load(endpoints: Sequence[Endpoint], seconds: float, *, as_json: bool) 
             live.update(tables(each), refresh=True)
 
 
-def look_again(endpoints: Sequence[Endpoint], seconds: float) -> Iterator[dict[str, Change]]:
+def look_again(find: FindServers, seconds: float) -> Iterator[dict[str, Change]]:
     """Yield what each server did in the last `WINDOW` seconds, again and again.
+
+    Replicas come and go; a server that is not one of several must answer.
 
     Raises:
         TransientError: a server does not answer.
     """
-    looks = {each.grpc: deque([_look(each)]) for each in endpoints}
+    looks: dict[Endpoint, deque[Look]] = {}
     while True:
+        looks = {each: _look(each, looks.get(each, deque())) for each in find()}
+        changes = {
+            str(each): Change(past[0], past[-1]) for each, past in looks.items() if len(past) > 1
+        }
+        if changes:
+            yield changes
         time.sleep(seconds)
-        for each in endpoints:
-            past = looks[each.grpc]
-            past.append(_look(each))
-            while past[-1].at - past[1].at >= WINDOW:
-                past.popleft()
-        yield {server: Change(past[0], past[-1]) for server, past in looks.items()}
 
 
-def _look(endpoint: Endpoint) -> Look:
-    samples = read_metrics(endpoint)
-    return Look(time.monotonic(), samples)
+def _look(endpoint: Endpoint, past: deque[Look]) -> deque[Look]:
+    """Return the looks at a server with one more; none of a replica that does not answer."""
+    try:
+        samples = read_metrics(endpoint)
+    except TransientError:
+        if endpoint.replica is None:
+            raise
+        return deque()
+    past.append(Look(time.monotonic(), samples))
+    while len(past) > 2 and past[-1].at - past[1].at >= WINDOW:
+        past.popleft()
+    return past
 
 
 def as_values(change: Change) -> dict[str, Any]:
@@ -98,13 +113,19 @@ def as_values(change: Change) -> dict[str, Any]:
 
 
 def tables(changes: dict[str, Change]) -> Group:
-    """Return what servers did as tables: of each version, and of what clients saw."""
+    """Return what servers did as tables: of each version, and of what clients saw.
+
+    Replicas have one guard, so what its clients saw is shown once.
+    """
     found: list[Table] = []
+    guards: set[str] = set()
     for server, change in changes.items():
         models = model_loads(change)
         names = [f"{each.model} {each.version}" for each in models]
         found.append(_table(f"Triton at {server}", "version", names, models, MODEL_COLUMNS))
-        ways = way_loads(change)
+        guard = server.split()[0]
+        ways = way_loads(change) if guard not in guards else []
+        guards.add(guard)
         if ways:
             names = [each.way for each in ways]
             found.append(_table("seen by clients", "way", names, ways, WAY_COLUMNS))

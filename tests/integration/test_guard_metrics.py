@@ -125,7 +125,9 @@ def test_a_guard_that_was_killed_starts_again_over_its_socket(tmp_path: Path) ->
 
 
 def test_what_a_server_does_is_seen_by_model_and_by_way(served, capsys) -> None:
-    changes = look_again([served.endpoint], 6.0)  # histograms are collected every five seconds
+    changes = look_again(
+        lambda: [served.endpoint], 6.0
+    )  # histograms are collected every five seconds
     for _ in range(4):
         served.client.predict("sums", ROWS)
     with ThreadPoolExecutor(1) as pool:
