@@ -71,6 +71,7 @@ status: $(STAMP) ## Look at them
 
 soak: $(ALL) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
+	@$(BIN)/python -m tests.chaos.replica_ramp
 	@$(BIN)/python -m tests.chaos.fuzz
 	@$(BIN)/python -m tests.chaos.faults
 	@$(BIN)/python -m tests.chaos.batch_kills

@@ -20,6 +20,7 @@ from millrace.flows.services.replica_bounds import (
     NEEDS_GUARD,
     ReplicasStatus,
     allowed_replicas,
+    clean_up_replicas,
     replicas_status,
 )
 from millrace.flows.services.service_specs import Service, local_services
@@ -29,7 +30,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.log_files import hold_log
 from millrace.models.config.replicas_spec import ReplicasSpec
-from millrace.serving.replicas.files import forget_bounds, read_bounds, write_bounds
+from millrace.serving.replicas.files import read_bounds, write_bounds
 
 HEALTHY_SECONDS = 120.0
 SCHEDULED_SECONDS = 60.0
@@ -425,5 +426,5 @@ def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
             hint="end them with `kill -9 PID`",
         )
     run_state.delete(settings.run)
-    forget_bounds(settings.run)
+    clean_up_replicas(settings)
     return described

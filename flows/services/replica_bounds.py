@@ -7,13 +7,16 @@ from millrace.flows.settings import Settings
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.config.replicas_spec import ReplicasSpec
+from millrace.serving.guard.envoy_replicas import replica_endpoint
 from millrace.serving.replicas.bounds import combine_bounds
 from millrace.serving.replicas.files import (
     RunningReplica,
+    forget_bounds,
     read_bounds,
     read_fleet,
     read_wanted,
 )
+from millrace.serving.triton.server import clean_up
 
 NEEDS_GUARD = (
     "MILLRACE_GUARD=off: serving.replicas asks for several Tritons, which need the guard in front "
@@ -60,6 +63,18 @@ def allowed_replicas(settings: Settings) -> ReplicasSpec:
         with suppress(InputError):
             found.append(load_pipeline(file).serving.replicas)
     return combine_bounds(found)
+
+
+def clean_up_replicas(settings: Settings) -> None:
+    """Remove what killed replicas left, and return to one Triton; no replica may run.
+
+    A home that allows fewer of them later would not start the others, and so not clean up.
+    """
+    if settings.triton is None:
+        for number in range(2, read_bounds(settings.run).max + 1):
+            endpoint = replica_endpoint(settings.local_triton, number)
+            clean_up(settings.installation(), endpoint)
+    forget_bounds(settings.run)
 
 
 def replicas_status(settings: Settings) -> ReplicasStatus | None:

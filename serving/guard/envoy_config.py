@@ -189,16 +189,17 @@ def _metrics_routes(spec: GuardSpec) -> list[Json]:
         *refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
-        *(
-            _forward(
-                {"path": metrics_path(each), "headers": [_READ_METHODS]},
-                f"{authority_of(each)}-metrics",
-            )
-            for each in own
-        ),
+        *map(_replica_metrics, own),
         envoy_stats.metrics_route(),
         respond({"prefix": "/"}, 404, _NO_SUCH_METRICS),
     ]
+
+
+def _replica_metrics(number: int) -> Json:
+    match = {"path": metrics_path(number), "headers": [_READ_METHODS]}
+    route = _forward(match, f"{authority_of(number)}-metrics")
+    route["route"]["prefix_rewrite"] = metrics_path(None)
+    return route
 
 
 def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:

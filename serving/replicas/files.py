@@ -139,10 +139,11 @@ def unmark_ready(run: Path, number: int) -> None:
 def servers_of(installation: Installation) -> tuple[Endpoint, ...]:
     """Return every server that a release must tell now: the replicas, or the configured servers.
 
-    A replica that drains is left out, and so is one that cannot start.
+    A replica that drains is left out, and so is one that cannot start. Only a Triton of this home
+    has a token.
     """
-    fleet = read_fleet(installation.run) if len(installation.triton) == 1 else None
     guard = installation.triton[0]
+    fleet = read_fleet(installation.run) if guard.token else None
     if fleet is None or fleet.grpc_port != guard.grpc_port:
         return installation.triton
     told = ("loading", "serving") if fleet.fault else ("stopped", "loading", "serving")

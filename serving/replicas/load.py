@@ -72,9 +72,11 @@ def mix_load(
     Args:
         spec: how many replicas are allowed.
         capacities: of the live versions with a serving profile; at least one.
-        traffic: the requests by model; None if they are not known.
+        traffic: the requests by model; None if they are not known. A model that is not there has
+            no metrics, which is not the same as no requests.
     """
     seen = {} if traffic is None else traffic
+    is_known = all(each.model in seen for each in capacities)
     pairs = [(each, seen.get(each.model, Traffic(0.0))) for each in capacities]
     rate = sum(each.rate for _, each in pairs)
     busy = sum(each.rate / capacity.requests for capacity, each in pairs)
@@ -82,8 +84,8 @@ def mix_load(
     waits, found = max(pairs, key=lambda pair: (pair[1].queue_ms or 0.0) / pair[0].bound_ms)
     return Load(
         Bounds(spec.min, spec.max, capacity, waits.bound_ms),
-        None if traffic is None else rate,
-        None if traffic is None else found.queue_ms,
+        rate if is_known else None,
+        found.queue_ms if is_known else None,
     )
 
 
@@ -104,7 +106,9 @@ class TrafficMeter:
         self._looks: dict[Endpoint, deque[Look]] = {}
 
     def measure(self, replicas: Iterable[Endpoint]) -> Mapping[str, Traffic] | None:
-        """Return the requests by model; None if they are not known of every replica.
+        """Return the requests by model, of the models that every replica has metrics of.
+
+        Return None if a replica does not say.
 
         A replica that is looked at for the first time has no rate yet, so nothing is known then.
         """
@@ -122,19 +126,22 @@ class TrafficMeter:
                 past.popleft()
         if not looks or any(len(past) < 2 for past in looks.values()):
             return None
-        return _add_up(Change(past[0], past[-1]) for past in looks.values())
+        return _add_up([Change(past[0], past[-1]) for past in looks.values()])
 
 
-def _add_up(changes: Iterable[Change]) -> dict[str, Traffic]:
+def _add_up(changes: Sequence[Change]) -> dict[str, Traffic]:
     """Return the requests by model, of all versions and replicas together."""
     rates: dict[str, float] = {}
     waited: dict[str, float] = {}
-    for change in changes:
-        for each in model_loads(change):
+    shown = [model_loads(change) for change in changes]
+    everywhere = set.intersection(*({each.model for each in loads} for loads in shown))
+    for loads in shown:
+        for each in loads:
             done = each.requests_per_second
             rates[each.model] = rates.get(each.model, 0.0) + done + each.failed_per_second
             waited[each.model] = waited.get(each.model, 0.0) + done * (each.queue_ms or 0.0)
     return {
         model: Traffic(rate, waited[model] / rate if rate else None)
         for model, rate in rates.items()
+        if model in everywhere
     }

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -32,6 +32,7 @@ class Pair:
     registry: FileRegistry
     first: Endpoint
     second: Endpoint
+    missed: list[Endpoint] = field(default_factory=list)
 
     def release(self) -> tuple[Outcome, ...]:
         return reconcile(
@@ -40,6 +41,7 @@ class Pair:
             Repository(self.installation.model_repository, self.installation.staging),
             (self.first, self.second),
             Request("a test"),
+            note_missed=self.missed.append,
         )
 
     def promote(self, version: int, **serving: object) -> tuple[Outcome, ...]:
@@ -116,9 +118,11 @@ def test_a_replica_that_is_frozen_holds_the_other_up_only_for_a_moment(pair: Pai
         assert isinstance(frozen.error, TransientError)
         assert live(pair.first) == 2
         assert pair.status(2) == ("live", "1 of 2")
+        assert pair.missed == [pair.second]
         pair.release()
         assert live(pair.second) == 2
         assert pair.status(2) == ("live", "2 of 2")
+        assert pair.missed == [pair.second]
 
 
 def serving_at(endpoint: Endpoint) -> psutil.Process:

@@ -8,10 +8,11 @@ import pytest
 
 from millrace.models.common.errors import WorkError
 from millrace.models.config.replicas_spec import ReplicasSpec
-from millrace.serving.guard.envoy_replicas import ENDED
+from millrace.serving.guard.envoy_replicas import ENDED, replica_endpoint
 from millrace.serving.release import apply
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.load_version import load_version
+from millrace.serving.triton.served_load import SUCCESS, read_metrics
 from tests.integration.replica_stand import NAME, ReplicaStand, replica_stand
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -33,6 +34,9 @@ def test_replicas_come_and_go_under_load_and_no_request_fails(stand: ReplicaStan
         stand.want(3)
         stand.until_serving(3)
         assert [stand.live(number) for number in (1, 2, 3)] == [1, 1, 1]
+        for number in (1, 2, 3):
+            shown = read_metrics(replica_endpoint(stand.guard, number))
+            assert {dict(labels)["model"] for name, labels in shown if name == SUCCESS} == {NAME}
         stand.want(1)
         stand.until(lambda: list(stand.states().values()).count("serving") == 1)
     assert answers.failed == []

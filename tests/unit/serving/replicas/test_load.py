@@ -32,8 +32,13 @@ def test_the_model_that_waits_longest_by_its_own_bound_counts() -> None:
 
 
 def test_without_requests_the_load_is_zero_and_not_unknown() -> None:
-    load = mix_load(SPEC, [FAST, SLOW], {})
+    load = mix_load(SPEC, [FAST, SLOW], {"fast": Traffic(0.0), "slow": Traffic(0.0)})
     assert (load.rate, load.bounds.capacity) == (0.0, 10.0)
+
+
+def test_a_model_without_metrics_makes_the_load_unknown() -> None:
+    assert mix_load(SPEC, [FAST, SLOW], {"fast": Traffic(0.0)}).rate is None
+    assert mix_load(SPEC, [FAST], {}).rate is None
 
 
 def test_without_metrics_the_load_is_unknown_and_not_zero() -> None:
@@ -45,12 +50,16 @@ class Metrics:
     """Counters of replicas, and a clock."""
 
     def __init__(self) -> None:
-        self.now, self.done, self.away = 0.0, {1: 0.0, 2: 0.0}, set()
+        self.now, self.done = 0.0, {1: 0.0, 2: 0.0}
+        self.away: set[int] = set()
+        self.empty: set[int] = set()
         self.meter = TrafficMeter(self.read, lambda: self.now)
 
     def read(self, endpoint: Endpoint) -> dict:
         if endpoint.replica in self.away:
             raise TransientError("no metrics")
+        if endpoint.replica in self.empty:
+            return {}
         done, labels = self.done[endpoint.replica], frozenset({("model", "m"), ("version", "1")})
         values = {SUCCESS: done, FAILURE: done / 10, QUEUE_US: done * 2000}
         return {(name, labels): value for name, value in values.items()}
@@ -86,6 +95,13 @@ def test_a_replica_that_does_not_say_makes_the_load_unknown() -> None:
     metrics.away = set()
     assert metrics.look(ONE, TWO, requests=10) is None
     assert metrics.look(ONE, TWO, requests=10) is not None
+
+
+def test_an_empty_page_of_one_replica_is_not_taken_for_no_requests() -> None:
+    metrics = Metrics()
+    metrics.empty = {2}
+    metrics.look(ONE, TWO)
+    assert metrics.look(ONE, TWO, requests=10) == {}
 
 
 def test_without_a_replica_nothing_is_known() -> None:

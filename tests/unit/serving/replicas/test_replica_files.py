@@ -9,7 +9,7 @@ from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.serving.replicas import files
 from millrace.serving.replicas.files import Fleet, RunningReplica, Wanted
 
-GUARD = Endpoint("127.0.0.1", 8000, 8001, 8002)
+GUARD = Endpoint("127.0.0.1", 8000, 8001, 8002, token="t")
 
 
 @pytest.fixture
@@ -43,9 +43,8 @@ def test_the_file_of_another_server_says_nothing(installation: Installation) -> 
 
 
 def test_servers_elsewhere_are_told_as_configured(tmp_path: Path) -> None:
-    elsewhere = (GUARD, Endpoint("other"))
-    installation = Installation(tmp_path, "", "", triton=elsewhere).prepared()
-    assert told(installation, "serving") == [None, None]
+    installation = Installation(tmp_path, "", "", triton=(Endpoint("other"),)).prepared()
+    assert told(installation, "serving") == [None]
 
 
 def test_a_new_up_forgets_what_the_last_one_ran(installation: Installation) -> None:
