@@ -64,12 +64,12 @@ def guard_config(spec: GuardSpec) -> Json:
         _listener("grpc", endpoint, endpoint.grpc_port, grpc, envoy_grpc.BUFFER_BYTES),
     ]
     return {
-        "node": {"id": "guard", "cluster": "guard"},
         "static_resources": {"listeners": listeners, "clusters": clusters(spec)},
         "admin": envoy_stats.admin(spec.admin),
         "stats_config": envoy_stats.stats_config(envoy_grpc.SERVICE),
         "overload_manager": _overload_manager(),
         "layered_runtime": {"layers": [{"name": "own", "static_layer": _LONG_EXPRESSIONS}]},
+        **(_NODE if spec.replicas > 1 else {}),
     }
 
 
@@ -254,6 +254,8 @@ def _overload_manager() -> Json:
     }
 
 
+_NODE = {"node": {"id": "guard", "cluster": "guard"}}
+"""Envoy wants a name before it reads lists of replicas."""
 _PLAIN_TEXT = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%\n"}}
 _LUA_ENABLED: Json = {
     "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",

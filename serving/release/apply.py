@@ -172,8 +172,11 @@ class ModelRelease:
     def _handle_error(self, action: Action, error: MillraceError) -> None:
         """Record a refusal if the version is at fault.
 
-        After any other error, the next release tries the version again.
+        After any other error, the next release tries the version again. An error of a replica that
+        was stopped meanwhile is none: the next round goes on without it.
         """
+        if self._has_left(action):
+            return
         state, desired = self.cluster.state(self.model), self._desired
         if isinstance(action, Record):
             desired = action.desired
@@ -184,6 +187,13 @@ class ModelRelease:
             return
         self._refusal = refused_error(self.model, desired.version, summarize_error(error))
         self._append("refused", desired, summarize_error(error))
+
+    def _has_left(self, action: Action) -> bool:
+        """Return whether an action is for a replica that no longer runs."""
+        endpoint: Endpoint | None = getattr(action, "endpoint", None)
+        if endpoint is None or endpoint.replica is None:
+            return False
+        return endpoint not in self._observer.endpoints()
 
     @singledispatchmethod
     def _run(self, action: Action) -> None:

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Thread
 
 import pytest
 
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.serving.guard.envoy_replicas import ENDED, replica_endpoint
 from millrace.serving.release import apply
@@ -74,6 +75,14 @@ def test_a_replica_that_is_killed_costs_the_requests_in_flight(stand: ReplicaSta
     assert len(answers.versions) > 100
 
 
+def test_one_replica_alone_is_guarded_as_all_are(stand: ReplicaStand) -> None:
+    for token, said in (("", "restricted to `millrace`"), ("0" * 64, "expecting header")):
+        own = replace(replica_endpoint(stand.guard, 1), token=token)
+        with TritonClient(own) as client, pytest.raises(WorkError) as caught:
+            client.load(NAME)
+        assert said in str(caught.value)
+
+
 def test_a_version_that_one_replica_refuses_is_live_on_none(
     stand: ReplicaStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,3 +103,22 @@ def test_a_version_that_one_replica_refuses_is_live_on_none(
         stand.until(lambda: len(answers.versions) > 20)
     assert set(answers.versions) == {live}
     assert stand.registry.written[NAME, 3]["millrace.status"] == "refused"
+
+
+def test_a_replica_that_stops_during_a_release_does_not_fail_it(
+    stand: ReplicaStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand.want(2)
+    stand.until_serving(2)
+
+    def stop_first(model: str, version: int, repository: object, client: TritonClient, **options):
+        if client.endpoint.replica == 2:
+            stand.want(1)
+            stand.until(lambda: stand.states().get(2) in ("draining", "stopping", None))
+            raise TransientError("no Triton answers")
+        return load_version(model, version, repository, client, **options)
+
+    monkeypatch.setattr(apply, "load_version", stop_first)
+    outcomes = stand.promote(4)
+    assert [(each.endpoint.replica, each.error) for each in outcomes] == [(1, None)]
+    assert stand.live(1) == 4
