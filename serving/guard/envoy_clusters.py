@@ -9,6 +9,10 @@ from millrace.serving.guard.replica_names import authority_of
 from millrace.serving.guard.sockets import grpc_socket, metrics_socket
 
 MAX_CONNECTIONS = 4096
+IDLE_SECONDS = 1
+"""When the connection for what is meant for one replica alone is closed: Triton, told to end, waits
+ten seconds for a client that stays connected.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ def clusters(spec: GuardSpec) -> list[Json]:
         return [_cluster("http", spec.http), *own, _cluster("grpc", spec.grpc) | options]
     for number in range(1, spec.replicas + 1):
         name, replica = authority_of(number), envoy_replicas.replica_endpoint(spec.endpoint, number)
-        own.append(_cluster(name, grpc_socket(replica)) | options)
+        single = envoy_grpc.upstream_options(IDLE_SECONDS)
+        own.append(_cluster(name, grpc_socket(replica)) | single)
         own.append(_cluster(f"{name}-metrics", metrics_socket(replica)))
     return [_watched("http", spec), *own, _watched("grpc", spec) | options]
 

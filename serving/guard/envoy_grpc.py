@@ -79,13 +79,19 @@ def downstream_http2() -> Json:
     return _windows() | {"max_concurrent_streams": MAX_STREAMS}
 
 
-def upstream_options() -> Json:
-    """Return the settings of Triton's cluster beside its address."""
+def upstream_options(idle_seconds: int | None = None) -> Json:
+    """Return the settings of Triton's cluster beside its address.
+
+    Args:
+        idle_seconds: when a connection without requests is closed; None: after an hour.
+    """
     kind = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    http2 = {"explicit_http_config": {"http2_protocol_options": _windows()}}
+    options: Json = {"explicit_http_config": {"http2_protocol_options": _windows()}}
+    if idle_seconds is not None:
+        options["common_http_protocol_options"] = {"idle_timeout": f"{idle_seconds}s"}
     return {
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        "typed_extension_protocol_options": {kind.partition("/")[2]: {"@type": kind} | http2},
+        "typed_extension_protocol_options": {kind.partition("/")[2]: {"@type": kind} | options},
     }
 
 

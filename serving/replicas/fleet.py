@@ -59,7 +59,7 @@ def members_of(slots: Iterable[Slot]) -> Members:
     running = [slot for slot in slots if slot.pid is not None]
     return Members(
         [slot.number for slot in running if slot.is_serving],
-        [slot.number for slot in running if slot.drains_since is not None],
+        [slot.number for slot in running if slot.state == "draining"],
     )
 
 
