@@ -1,20 +1,25 @@
 """Several Tritons behind one guard: they come, go, die and are released to under load."""
 
+import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from threading import Thread
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.serving.guard.envoy_replicas import ENDED, replica_endpoint
 from millrace.serving.release import apply
-from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.client import TritonClient, connect
 from millrace.serving.triton.load_version import load_version
 from millrace.serving.triton.served_load import SUCCESS, read_metrics
 from tests.integration.replica_stand import NAME, ReplicaStand, replica_stand
+from tests.integration.test_grpc_guard import COUNTS, COUNTS_CONFIG, counting
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -57,6 +62,7 @@ def test_a_replica_that_starts_during_a_release_misses_nothing(stand: ReplicaSta
         releasing.join()
         assert [stand.live(1), stand.live(2)] == [2, 2]
         answers.versions.clear()
+        stand.until(lambda: len(answers.versions) > 100)
     assert answers.failed == []
     assert set(answers.versions) == {2}
 
@@ -73,6 +79,27 @@ def test_a_replica_that_is_killed_costs_the_requests_in_flight(stand: ReplicaSta
     assert len(answers.failed) <= CLIENTS, answers.failed
     assert set(answers.failed) <= {ENDED}
     assert len(answers.versions) > 100
+
+
+def test_streams_stay_with_their_replica_until_their_end(stand: ReplicaStand) -> None:
+    stand.want(2)
+    stand.until_serving(2)
+    code = {"file:1/model.py": COUNTS.format(cancelled="/dev/null").encode()}
+    for number in (1, 2):
+        with closing(connect(replica_endpoint(stand.guard, number))) as client:
+            client.load_model("counts", config=json.dumps(COUNTS_CONFIG), files=code)
+
+    with grpc.insecure_channel(stand.guard.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        streams = [stub.ModelStreamInfer(iter([counting(20, 50)]), timeout=60) for _ in range(4)]
+        firsts = [next(stream) for stream in streams]
+        assert not any(first.error_message for first in firsts)
+        stand.want(1)
+        stand.until(lambda: stand.states().get(2) == "draining", 5)
+        rest = [[each for each in stream if not each.error_message] for stream in streams]
+        assert [len(each) for each in rest] == [19] * 4
+    with closing(connect(replica_endpoint(stand.guard, 1))) as client:
+        client.unload_model("counts")
 
 
 def test_one_replica_alone_is_guarded_as_all_are(stand: ReplicaStand) -> None:
