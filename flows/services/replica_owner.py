@@ -61,12 +61,14 @@ class ReplicaOwner:
         Args:
             pids: the process of each replica; None where none runs.
         """
-        now, run = self._clock(), self._settings.run
+        now, run, wanted = self._clock(), self._settings.run, self.wanted
         seen = (
             replace(slot, pid=pids[slot.number], ready_pid=files.read_ready(run, slot.number))
             for slot in self.slots
         )
-        slots = fleet.change_drains(seen, self.wanted, now)
+        slots = fleet.change_drains(seen, wanted, now)
+        if all(slot.pid is not None for slot in slots[:wanted]):
+            self.fault = ""
         for before, after in zip(self.slots, slots, strict=True):
             if before.drains_since is None and after.drains_since is not None:
                 files.unmark_ready(run, after.number)

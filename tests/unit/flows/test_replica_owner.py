@@ -125,6 +125,18 @@ def test_a_replica_that_does_not_fit_does_not_start_and_says_why(
     assert owner.may_start(2)
 
 
+def test_who_is_no_longer_wanted_need_not_fit(
+    owner: ReplicaOwner, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write_wanted(settings.run, files.Wanted(2, "load"))
+    owner.step({1: 11, 2: None, 3: None})
+    monkeypatch.setattr(replica_owner, "memory_of", lambda pid: 2**60)
+    assert not owner.may_start(2)
+    files.write_wanted(settings.run, files.Wanted(1, "no load"))
+    owner.step({1: 11, 2: None, 3: None})
+    assert owner.fault == ""
+
+
 def test_the_supervisor_ends_who_has_drained_and_does_not_call_it_a_failure(
     settings: Settings, clock: Clock
 ) -> None:
