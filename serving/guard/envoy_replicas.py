@@ -18,9 +18,9 @@ from millrace.serving.guard.envoy_routes import Json
 from millrace.serving.guard.sockets import grpc_socket, http_socket
 
 CLUSTERS = ("http", "grpc")
-CHECK_SECONDS, ANSWER_SECONDS, FAILURES = 2, 5, 3
+CHECK_SECONDS, ANSWER_SECONDS, FAILURES = 2, 3, 2
 """Envoy's own health check of a replica: how often, how long it may take, and how often it may fail
-in a row. A replica that is frozen gets no requests after about 20 s."""
+in a row. A replica that is frozen gets no requests after about ten seconds."""
 ENDED = (
     "the replica of Triton that worked on this request has ended; the request may be sent again, "
     "and the other replicas serve"
