@@ -28,6 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),
     "guard": ("G1", "G8", "G32", "G1R", "G32R"),
+    "arrivals": ("AR32", "AR32R"),
     "named_columns": ("N1", "N32", "N32J", "N32L"),
     "serving_profile": ("SP1", "SP2", "SP3"),
     "stream_profile": ("SP4", "SP5"),

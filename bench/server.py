@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bench.http_load import HttpLoad, HttpRequest, http_load
 from bench.measure import quantile, time_calls
 from millrace.models.common.digest import digest_of
-from millrace.models.common.installation import Installation
+from millrace.models.common.installation import ArrivalsKept, Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
@@ -86,10 +86,11 @@ class Bench:
 
 
 @contextmanager
-def own_server(*, guarded: bool = True) -> Iterator[Bench]:
+def own_server(*, guarded: bool = True, records_arrivals: bool = True) -> Iterator[Bench]:
     """Start a Triton of the benchmark's own on free ports, and stop it after the block."""
+    kept = ArrivalsKept() if records_arrivals else ArrivalsKept(hours=0)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
-        installation = Installation(Path(home), "", "").prepared()
+        installation = Installation(Path(home), "", "", arrivals_kept=kept).prepared()
         with server.running(installation, free_endpoint(), guarded=guarded) as client:
             yield Bench(client, Repository(installation.model_repository, installation.staging))
 

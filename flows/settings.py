@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from millrace.flows import run_state
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.home_version import check_version
-from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
+from millrace.models.common.installation import EMBEDDED, ArrivalsKept, Endpoint, Installation
 from millrace.models.common.private_files import read_or_create_secret
 from millrace.models.ray.warm import WarmRay
 
@@ -170,6 +170,14 @@ class Settings(BaseSettings):
     guard: bool = Field(
         True, description="Whether a proxy checks the requests to the Triton of `up`."
     )
+    arrivals_hours: float = Field(
+        48.0,
+        ge=0,
+        description="Hours for which the guard's record of arrivals is kept; 0: none is made.",
+    )
+    arrivals_mb: float = Field(
+        200.0, ge=1, description="Most megabytes of the guard's record of arrivals."
+    )
     pipelines: Words = Field(
         DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."
     )
@@ -297,6 +305,7 @@ class Settings(BaseSettings):
                 str(absolute(Path(each))) for each in self.pipelines
             ),
             trusted_signers=self.trusted_signers,
+            arrivals_kept=ArrivalsKept(self.arrivals_hours, self.arrivals_mb),
             ingest_memory=int(self.ingest_memory_gib * 2**30) if self.ingest_memory_gib else None,
         )
 

@@ -25,6 +25,7 @@ from millrace.flows.console import WarnOnce, exit_on_error, first_line, log, set
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
+from millrace.flows.triggers.arrivals_keeper import ArrivalsKeeper
 from millrace.flows.triggers.replica_joiner import ReplicaJoiner
 from millrace.flows.triggers.replica_scaler import ReplicaScaler
 from millrace.flows.triggers.request_collector import RequestCollector
@@ -218,17 +219,20 @@ def serve(settings: Settings) -> None:
 
     collector = RequestCollector(settings.installation())
     replicas = replica_threads(settings, lambda reason: worker.request(None, reason))
+    keeper = ArrivalsKeeper(settings.installation())
 
     @asynccontextmanager
     async def run_threads(_app: FastAPI) -> AsyncIterator[None]:
         registrar.start()
         watch.start()
         collector.start()
+        keeper.start()
         for thread in replicas:
             thread.start()
         yield
         for thread in replicas:
             thread.stop()
+        keeper.stop()
         collector.stop()
         watch.stop()
         registrar.stop()

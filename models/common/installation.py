@@ -64,6 +64,19 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class ArrivalsKept:
+    """How much of the record of arrivals (when requests came, and how large) is kept.
+
+    Attributes:
+        hours: for how long; 0: nothing is recorded.
+        megabytes: most that the files may have.
+    """
+
+    hours: float = 48.0
+    megabytes: float = 200.0
+
+
+@dataclass(frozen=True)
 class Installation:
     """Folders, URIs and endpoints of one installation.
 
@@ -77,6 +90,7 @@ class Installation:
         pipelines: pipeline files of the home folder's owner, as paths or globs.
         trusted_signers: public keys, base64, that this home trusts beside its own.
         ingest_memory: bytes that the rows of an ingestion may take; None: a quarter of the memory.
+        arrivals_kept: how much of the record of arrivals is kept.
     """
 
     home: Path
@@ -88,6 +102,7 @@ class Installation:
     pipelines: tuple[str, ...] = ()
     trusted_signers: tuple[str, ...] = ()
     ingest_memory: int | None = None
+    arrivals_kept: ArrivalsKept = ArrivalsKept()
 
     @property
     def artifacts(self) -> Path:

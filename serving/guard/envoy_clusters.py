@@ -25,6 +25,8 @@ class GuardSpec:
         grpc: the Unix socket of Triton's gRPC server, relative to the same folder.
         metrics: the Unix socket of Triton's metrics, relative to the same folder.
         admin: the Unix socket of the guard's own administration, relative to the same folder.
+        arrivals: the file that arrivals are recorded in, relative to the same folder; None: they
+            are not recorded.
         replicas: the most Tritons behind this guard; with one, they are not listed in files.
     """
 
@@ -33,6 +35,7 @@ class GuardSpec:
     grpc: str
     metrics: str
     admin: str
+    arrivals: str | None = None
     replicas: int = 1
 
 

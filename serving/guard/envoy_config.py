@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.guard import envoy_grpc, envoy_replicas, envoy_stats
+from millrace.serving.guard import arrivals_log, envoy_grpc, envoy_replicas, envoy_stats
 from millrace.serving.guard.envoy_clusters import MAX_CONNECTIONS, GuardSpec, clusters
 from millrace.serving.guard.envoy_routes import (
     NO_LIMIT,
@@ -56,8 +56,10 @@ def guard_config(spec: GuardSpec) -> Json:
     """Return Envoy's whole configuration, with no administration port but a Unix socket."""
     endpoint = spec.endpoint
     http = _http_manager(spec, _http_routes(spec), _lua_filter())
+    http |= arrivals_log.access_log(arrivals_log.HTTP, spec.arrivals)
     metrics = _http_manager(spec, _metrics_routes(spec), [])
     grpc = _grpc_manager(spec)
+    grpc |= arrivals_log.access_log(arrivals_log.GRPC, spec.arrivals)
     listeners = [
         _listener("http", endpoint, endpoint.http_port, http, MAX_BODY_BYTES),
         _listener("metrics", endpoint, endpoint.metrics_port, metrics, MAX_BODY_BYTES),
@@ -114,9 +116,10 @@ def _grpc_manager(spec: GuardSpec) -> Json:
     if spec.replicas > 1:
         hosts += [_replica_host(endpoint, each + 1) for each in range(spec.replicas)]
         replies = {"local_reply_config": {"mappers": envoy_replicas.local_replies()}}
+    counting = envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)
     return (
         replies
-        | _manager([envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)])
+        | _manager([*arrivals_log.grpc_filters(spec.arrivals), counting])
         | {
             "codec_type": "HTTP2",
             "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,

@@ -15,6 +15,8 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.log_files import hold_log
 from millrace.models.common.private_files import replace_private
+from millrace.serving.guard import arrivals_log
+from millrace.serving.guard.arrivals_files import prepare_log
 from millrace.serving.guard.envoy_clusters import GuardSpec
 from millrace.serving.guard.envoy_config import HEALTH, guard_config, guard_threads
 from millrace.serving.guard.envoy_replicas import (
@@ -55,11 +57,13 @@ def command(installation: Installation, endpoint: Endpoint, replicas: int = 1) -
         metrics=metrics_socket(endpoint),
         admin=guard_socket(endpoint),
         replicas=replicas,
+        arrivals=prepare_log(installation, endpoint),
     )
     file = installation.run / f"guard-{endpoint.http_port}.json"
     _write_config(file, json.dumps(guard_config(spec)))
     options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
-    return [str(find_envoy()), "--config-path", str(file), *options]
+    flush = arrivals_log.FLUSH_OPTIONS
+    return [str(find_envoy()), "--config-path", str(file), *options, *flush]
 
 
 def write_members(installation: Installation, endpoint: Endpoint, members: Members) -> None:

@@ -296,6 +296,8 @@ local function text_end(i, what)
   return after
 end
 
+local first_dimension = nil -- of the first input's shape: the rows of the request
+
 local function shape_end(i)
   if p[i] ~= 91 then refuse("the shape of an input is not a list") end
   local product, length, found = 1, 0, nil
@@ -304,6 +306,7 @@ local function shape_end(i)
   else
     while true do
       found, i = whole(i, "a dimension of a shape", MAX_DIMENSION)
+      first_dimension = first_dimension or found
       product, length = product * found, length + 1
       if product > MAX_BYTES or length > 64 then refuse("the shape of an input is too large") end
       i = blank(i)
@@ -497,6 +500,14 @@ local function check_generate(handle)
   checked(body:getBytes(0, body:length()), "the request", read_generate_key)
 end
 
+-- Name the model and the rows of a valid request, for the log of arrivals; 0 rows are not known.
+local function note_arrival(handle, path)
+  local model = path:match("^/v2/models/([%w_.-]+)/")
+  if not model or #model > 128 then return end
+  local named = string.format("%s %d", model, first_dimension or 0)
+  handle:streamInfo():dynamicMetadata():set("millrace", "arrival", named)
+end
+
 -- The routes send three kinds of paths through this check: …/infer, …/generate, …/generate_stream.
 local function check_request(handle)
   local path = handle:headers():get(":path"):match("^[^?]*")
@@ -509,12 +520,13 @@ local function check_request(handle)
     handle:headers():add("content-length", tostring(length))
   end
   if path:sub(-6) == "/infer" then check_infer(handle) else check_generate(handle) end
+  note_arrival(handle, path)
 end
 
 -- If this script fails, Envoy lets the request through. So all the work is inside this `pcall`.
 function envoy_on_request(handle)
   local fine, problem = pcall(check_request, handle)
-  text, p, n = "", nil, 0
+  text, p, n, first_dimension = "", nil, 0, nil
   if not fine then
     if type(problem) ~= "table" then
       handle:logErr(problem)

@@ -1,0 +1,186 @@
+"""Read recorded arrivals: the guard's lines, and the compact files that are made of them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Installation
+from millrace.serving.guard.arrivals_files import rotated_at
+from millrace.serving.guard.arrivals_log import COLUMNS, END, FOLDER
+
+BLOCK_BYTES = 8 * 2**20
+NUMBERS = ("start_us", "rows", "bytes", "microseconds", "status")
+UNKNOWN = -1
+"""A duration or a status that Envoy did not know: the client did not wait for the answer."""
+SCHEMA = pa.schema(
+    [
+        ("start_us", pa.int64()),
+        ("model", pa.dictionary(pa.int32(), pa.string())),
+        ("protocol", pa.dictionary(pa.int32(), pa.string())),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("microseconds", pa.int64()),
+        ("status", pa.int64()),
+    ]
+)
+PATTERNS = {
+    "start_us": r"^[0-9]{16}$",
+    "rows": r"^[0-9]{1,15}$",
+    "bytes": r"^[0-9]{1,15}$",
+    "microseconds": r"^([0-9]{1,15}|-)$",
+    "status": r"^([0-9]{1,3}|-)$",
+    "end": rf"^\{END}$",
+}
+TRIES = 5
+"""How often reading begins again, because a file was compacted meanwhile."""
+
+
+@dataclass(frozen=True)
+class RecordedArrivals:
+    """Requests of a model in the order of their starts; all arrays are `[n]`.
+
+    Attributes:
+        times: float64, seconds since 1970.
+        rows: int64, rows of each request; 0 if they are not known.
+        sizes: int64, bytes of each request.
+        seconds: float64, from the first byte of the request to the last one of the answer; NaN if
+            it had none.
+        statuses: int64, of HTTP or of gRPC; `UNKNOWN` if the client did not wait.
+        is_grpc: bool.
+    """
+
+    times: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    statuses: NDArray[np.int64]
+    is_grpc: NDArray[np.bool_]
+
+    def chosen(self, places: NDArray[Any]) -> "RecordedArrivals":
+        """Return some of the requests, by a mask or by their places."""
+        return RecordedArrivals(*(each[places] for each in vars(self).values()))
+
+
+def parse_lines(path: Path) -> Iterator[Any]:
+    """Yield the whole lines of a log as tables of `SCHEMA`, in blocks."""
+    if not path.stat().st_size:
+        return
+    blocks = csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(column_names=COLUMNS, block_size=BLOCK_BYTES),
+        parse_options=csv.ParseOptions(
+            delimiter=" ", quote_char=False, invalid_row_handler=lambda _: "skip"
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=False
+        ),
+    )
+    for block in blocks:
+        yield _typed(pa.Table.from_batches([block]))
+
+
+def _typed(lines: Any) -> Any:
+    for name, pattern in PATTERNS.items():
+        lines = lines.filter(pc.match_substring_regex(lines[name], pattern))
+    values = []
+    for field in SCHEMA:
+        column = lines[field.name]
+        if field.name in NUMBERS:
+            column = pc.replace_substring_regex(column, "^-$", str(UNKNOWN)).cast(pa.int64())
+        values.append(column.cast(field.type) if field.name in NUMBERS else _encoded(column))
+    return pa.Table.from_arrays(values, schema=SCHEMA)
+
+
+def _encoded(column: Any) -> Any:
+    return column.combine_chunks().dictionary_encode()
+
+
+def compact(log: Path, target: Path) -> None:
+    """Write the lines of a log as a compact file; the log stays."""
+    staged = target.with_suffix(".staged")
+    staged.unlink(missing_ok=True)
+    staged.touch(0o600)
+    encoding = {"start_us": "DELTA_BINARY_PACKED", "microseconds": "DELTA_BINARY_PACKED"}
+    options = {
+        "compression": "zstd",
+        "use_dictionary": ["model", "protocol", "rows", "bytes", "status"],
+        "column_encoding": encoding,
+    }
+    with pq.ParquetWriter(staged, SCHEMA, **options) as writer:
+        for table in parse_lines(log):
+            writer.write_table(table.sort_by("start_us"))
+    staged.replace(target)
+
+
+def read_arrivals(
+    installation: Installation, models: Collection[str], start: float, end: float
+) -> RecordedArrivals:
+    """Return the requests of models that started within start to end, seconds since 1970.
+
+    Raises:
+        OSError: a file cannot be read.
+        WorkError: files change all the time.
+    """
+    folder = installation.home / FOLDER
+    for _ in range(TRIES):
+        files = sorted(folder.glob("*"))
+        with suppress(FileNotFoundError):  # it was compacted or removed meanwhile
+            found = list(_read_files(files, models, start, end))
+            if files == sorted(folder.glob("*")):  # else lines may be in a file that is not listed
+                return _arranged(pa.concat_tables([SCHEMA.empty_table(), *found]))
+    raise WorkError(
+        "the record of arrivals changes faster than it can be read",
+        seen=folder,
+        hint="run the command again",
+    )
+
+
+def _read_files(
+    files: Sequence[Path], models: Collection[str], start: float, end: float
+) -> Iterator[Any]:
+    wanted, seen = pa.array(sorted(models)), set[int]()
+    for file in files:
+        at, inode = rotated_at(file), file.stat().st_ino
+        is_compacted = file.suffix == ".log" and file.with_suffix(".parquet") in files
+        # during a rotation one file has two names
+        if (at is not None and at < start) or is_compacted or inode in seen:
+            continue
+        seen.add(inode)
+        for table in _tables(file):
+            begun = table["start_us"]
+            is_within = pc.and_(
+                pc.greater_equal(begun, int(start * 1e6)), pc.less(begun, int(end * 1e6))
+            )
+            is_of_model = pc.is_in(table["model"].cast(pa.string()), value_set=wanted)
+            yield table.filter(pc.and_(is_within, is_of_model))
+
+
+def _tables(file: Path) -> Iterator[Any]:
+    if file.suffix == ".log":
+        yield from parse_lines(file)
+    elif file.suffix == ".parquet":
+        yield pq.read_table(file, schema=SCHEMA)
+
+
+def _arranged(table: Any) -> RecordedArrivals:
+    table = table.sort_by("start_us")
+    values = {name: table[name].to_numpy() for name in NUMBERS}
+    duration = values["microseconds"] / 1e6
+    return RecordedArrivals(
+        times=values["start_us"] / 1e6,
+        rows=values["rows"],
+        sizes=values["bytes"],
+        seconds=np.where(values["microseconds"] == UNKNOWN, np.nan, duration),
+        statuses=values["status"],
+        is_grpc=np.asarray(pc.equal(table["protocol"].cast(pa.string()), "grpc")),
+    )

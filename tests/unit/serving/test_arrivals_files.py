@@ -1,0 +1,159 @@
+"""Recorded arrivals: what a line may be, and which files stay."""
+
+from pathlib import Path
+
+import pytest
+
+from millrace.models.common.installation import ArrivalsKept, Installation
+from millrace.serving.guard.arrivals_files import (
+    FOLDER,
+    ROTATE_BYTES,
+    is_written,
+    maintain_arrivals,
+    remove_old,
+    rotate,
+    rotated_at,
+)
+from millrace.serving.guard.arrivals_table import UNKNOWN, read_arrivals
+
+NOON = 1_795_608_000.0
+MINUTE = 60.0
+
+
+def line(
+    second: float, model: str = "m", protocol: str = "grpc", rows: int = 1, rest: str = "9 850 0 ."
+) -> str:
+    return f"{int((NOON + second) * 1e6)} {model} {rows} {protocol} {rest}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Installation:
+    (tmp_path / FOLDER).mkdir()
+    return Installation(tmp_path, "", "")
+
+
+def write(home: Installation, name: str, text: str) -> Path:
+    path = home.home / FOLDER / name
+    path.write_text(text)
+    return path
+
+
+def names(home: Installation) -> list[str]:
+    return sorted(each.name for each in (home.home / FOLDER).iterdir())
+
+
+def starts(home: Installation, *models: str) -> list[float]:
+    found = read_arrivals(home, models or ("m",), NOON - 1e5, NOON + 1e5)
+    return [float(each) - NOON for each in found.times]
+
+
+def test_lines_are_read_in_the_order_of_their_starts(home: Installation) -> None:
+    lines = line(2, rows=5), line(1, protocol="http", rest="345 - - ."), line(3, "m.columns")
+    write(home, "8000.log", "".join(lines))
+    assert starts(home, "m", "m.columns") == [1, 2, 3]
+    found = read_arrivals(home, ("m",), NOON, NOON + 3)
+    assert found.rows.tolist() == [1, 5]
+    assert found.sizes.tolist() == [345, 9]
+    assert found.is_grpc.tolist() == [False, True]
+    assert found.statuses.tolist() == [UNKNOWN, 0]
+    assert found.seconds[1] == pytest.approx(0.00085)
+    assert found.seconds[0] != found.seconds[0]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        line(5)[:-3],
+        line(5)[:20] + "\n",
+        line(5)[:9] + line(6),
+        line(5).replace("grpc", "grpc x"),
+        line(5, rest="9 850 0x ."),
+        line(5, rest='9 850 " .'),
+        "\n",
+    ],
+)
+def test_a_line_that_was_not_written_whole_is_left_out(home: Installation, torn: str) -> None:
+    write(home, "8000.log", line(1) + torn + line(7))
+    assert {1, 7} >= set(starts(home)) >= {1}
+
+
+def test_nothing_is_recorded_yet(home: Installation) -> None:
+    assert starts(home) == []
+    write(home, "8000.log", "")
+    assert starts(home) == []
+
+
+def test_a_compacted_file_says_the_same_and_is_smaller(home: Installation) -> None:
+    text = "".join(line(each / 7, rows=1 + each % 3) for each in range(20_000))
+    log = write(home, "8000.log", text)
+    before = read_arrivals(home, ("m",), NOON, NOON + 1e4)
+    rotate(home, log, NOON + MINUTE)
+    assert names(home) == [f"{int((NOON + MINUTE) * 1e6)}-8000.log", "8000.log"]
+    assert starts(home) == [pytest.approx(each) for each in before.times - NOON]
+    maintain_arrivals(home, NOON + 2 * MINUTE)
+    (compacted,) = (home.home / FOLDER).glob("*.parquet")
+    assert compacted.stat().st_size < len(text) / 4
+    assert compacted.stat().st_mode & 0o777 == 0o600
+    after = read_arrivals(home, ("m",), NOON, NOON + 1e4)
+    for name, values in vars(before).items():
+        assert (getattr(after, name) == values).all(), name
+
+
+def test_what_was_compacted_is_not_counted_twice(home: Installation) -> None:
+    log = write(home, "8000.log", line(1))
+    rotate(home, log, NOON + MINUTE)
+    (rotated,) = (home.home / FOLDER).glob("*-8000.log")
+    text = rotated.read_text()
+    maintain_arrivals(home, NOON + 2 * MINUTE)
+    rotated.write_text(text)  # as if it had been killed before it removed the log
+    assert starts(home) == [1]
+    maintain_arrivals(home, NOON + 3 * MINUTE)
+    assert not rotated.exists()
+    assert starts(home) == [1]
+
+
+def test_a_file_with_two_names_is_counted_once(home: Installation) -> None:
+    log = write(home, "8000.log", line(1))
+    log.with_name("1795608000000001-8000.log").hardlink_to(log)
+    assert starts(home) == [1]
+
+
+def test_a_file_is_rotated_when_it_is_large_or_old(home: Installation) -> None:
+    log = write(home, "8000.log", line(0))
+    maintain_arrivals(home, NOON + 59 * MINUTE)
+    assert names(home) == ["8000.log"]
+    maintain_arrivals(home, NOON + 61 * MINUTE)
+    assert len(names(home)) == 2
+    log.write_text(line(0) * (ROTATE_BYTES // len(line(0)) + 1))
+    maintain_arrivals(home, NOON + 62 * MINUTE)
+    assert len(names(home)) == 3  # the first one is compacted
+
+
+def test_a_file_that_is_being_written_stays_as_it_is(home: Installation) -> None:
+    log = write(home, "1795608000000001-8000.log", line(1))
+    with log.open("a"):
+        assert is_written(log, age=1e6)
+        maintain_arrivals(home, NOON + MINUTE)
+        assert log.exists()
+    maintain_arrivals(home, NOON + MINUTE)
+    assert not log.exists()
+    assert starts(home) == [1]
+
+
+def test_old_files_and_those_beyond_the_size_are_removed(home: Installation) -> None:
+    for hour in range(5):
+        name = f"{int((NOON + 3600 * hour) * 1e6)}-8000.parquet"
+        write(home, name, "x" * 400_000)
+    write(home, "8000.log", "x" * 400_000)
+    now = NOON + 5 * 3600
+    remove_old(kept(home, hours=4.5), now)
+    assert len(names(home)) == 5  # the first is five hours old
+    remove_old(kept(home, megabytes=1.3), now)
+    hours = [at for at in map(rotated_at, map(Path, names(home))) if at is not None]
+    assert [(at - NOON) / 3600 for at in hours] == [3, 4]
+    remove_old(kept(home, hours=0), now)
+    assert names(home) == []
+
+
+def kept(home: Installation, **limits: float) -> Installation:
+    return Installation(home.home, "", "", arrivals_kept=ArrivalsKept(**limits))
