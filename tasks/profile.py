@@ -17,7 +17,7 @@ from millrace.models.common.private_files import replace_private
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import Registry, registry_of
-from millrace.models.registry.serving_profiles import FILE, store_profile
+from millrace.models.registry.serving_profiles import FILE, store_profile, store_times
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import CANDIDATE_TAG, CHALLENGER, ModelVersion
 from millrace.serving.profile.batch_workload import BatchWorkload
@@ -25,13 +25,15 @@ from millrace.serving.profile.engine import engine_of
 from millrace.serving.profile.profiler import Found, Profiler
 from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of
 from millrace.serving.profile.scaler import scaler_figures
+from millrace.serving.profile.search import BatchConfiguration
 from millrace.serving.profile.stream_workload import StreamWorkload
 from millrace.serving.profile.workload import Considered, Workload
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.progress import log
-from millrace.tasks.release import has_failed
+from millrace.tasks.promotion_cards import write_card
+from millrace.tasks.release import MlflowRegistry, has_failed
 from millrace.tasks.reports.drawing import drawing_process
 from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
 from millrace.tasks.run_names import code_version
@@ -133,9 +135,21 @@ def profile_version(
             workload = BatchWorkload(artifact, inputs, goal, machine.cores, kept, log.info)
         found = Profiler(workload, goal, log.info).run()
         profile = make_profile(version, goal, found, machine, engine)
+        if (text := _times_text(workload, found)) is not None:
+            digest = store_times(registry, version, text)
+            profile = profile.model_copy(update={"service_times": digest})
         _log(run, profile, found)
         store_profile(registry, version, profile.to_json(), profile.summary())
+    write_card(MlflowRegistry(installation), registry.version(version.model, version.version))
     return Profiled(profile, found, run.run_id)
+
+
+def _times_text(workload: Workload, found: Found) -> str | None:
+    """Return the times of the chosen configuration's batches; None for a model that streams."""
+    chosen = found.chosen.configuration
+    if not isinstance(workload, BatchWorkload) or not isinstance(chosen, BatchConfiguration):
+        return None
+    return json.dumps(workload.times[chosen.setup].to_json(), separators=(",", ":"))
 
 
 def find_version(registry: Registry, model: str, number: int | None) -> ModelVersion:

@@ -32,6 +32,7 @@ from millrace.serving.release.release_state import derive_state
 from millrace.tasks.compare_versions import compare_found
 from millrace.tasks.kinds.steps import Exported, KindReport, steps_of
 from millrace.tasks.progress import log
+from millrace.tasks.promotion_cards import write_card
 from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
 
@@ -152,6 +153,8 @@ def promote(
     log.info("%s version %s is %s: %s", model, version.version, state, decided.reason)
     if decided.challenger:
         log.info("%s version %s: %s", model, version.version, decided.release)
+    if decided.challenger and not decided.champion:
+        write_card(known, version)
     return decided
 
 

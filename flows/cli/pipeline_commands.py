@@ -19,6 +19,7 @@ from millrace.flows.cli.command_setup import (
     prepare,
     report,
 )
+from millrace.flows.cli.promotions import show_promotions
 from millrace.models.common.errors import TransientError
 from millrace.models.common.slow_step import report_while
 
@@ -114,9 +115,15 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
 def release(
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=1, help="Seconds between two checks.")] = 5.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what a promotion would change.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make Triton serve the versions with the alias champion in the registry."""
+    if dry_run:
+        show_promotions(as_json=as_json)
+        return
     prepare(is_flow=True)
     with report_while(LOADING):
         from millrace.flows.cli import show

@@ -218,6 +218,17 @@ class Registry:
         found = {name: self.by_alias(name, CHAMPION) for name in names}
         return {name: version for name, version in found.items() if version is not None}
 
+    def models(self) -> list[str]:
+        """Return the names of all registered models.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: MLflow failed.
+        """
+        check_reachable(self.tracking_uri)
+        with registry_errors("the models cannot be listed: "):
+            return [each.name for each in _all_models(client(self.tracking_uri))]
+
     def _with_champion(self) -> list[str]:
         check_reachable(self.tracking_uri)
         with registry_errors("the champions cannot be listed: "):
@@ -272,6 +283,19 @@ class Registry:
         if before and for_mlflow(text) in before:
             return
         self.describe(version, f"{before}\n\n{text}" if before else text)
+
+    def replace_section(self, version: ModelVersion, heading: str, text: str) -> None:
+        """Write Markdown at the end of a version's description, in place of the former section.
+
+        Args:
+            version: the version.
+            heading: the section's first line, which the text begins with.
+            text: the section.
+        """
+        store, number = client(self.tracking_uri), str(version.version)
+        before = store.get_model_version(version.model, number).description or ""
+        kept = before.partition(heading)[0].rstrip()
+        self.describe(version, f"{kept}\n\n{text}" if kept else text)
 
     def fetch(self, version: ModelVersion) -> Package:
         """Return the files of a version, from the cache if they are in it.

@@ -25,6 +25,8 @@ PROFILE_TAG = "millrace.serving_profile"
 GOAL_TAG = "millrace.slo"
 """Tag that says in words whether the goal is met."""
 MOST_BYTES = 1 << 20
+TIMES_FILE = "service_times.json"
+MOST_TIMES_BYTES = 16 << 20
 
 
 def store_profile(registry: Registry, version: ModelVersion, text: str, summary: str) -> None:
@@ -39,16 +41,44 @@ def store_profile(registry: Registry, version: ModelVersion, text: str, summary:
     Raises:
         TransientError: MLflow does not answer.
     """
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    with tempfile.TemporaryDirectory() as folder, store_errors(version):
-        file = Path(folder, FILE)
-        file.write_text(text)
-        uri = _uri(registry, version)
-        stored: Any = get_artifact_repository(uri, registry.tracking_uri)
-        stored.log_artifact(str(file), EXTRA)
+    _store(registry, version, FILE, text)
     signature = registry.trust.keys.sign_statement(_statement(version, text))
     registry.set_tags(version, {PROFILE_TAG: signature, GOAL_TAG: summary})
+
+
+def store_times(registry: Registry, version: ModelVersion, text: str) -> str:
+    """Store the service times of a version's profile, and return their SHA-256 for the profile.
+
+    Raises:
+        TransientError: MLflow does not answer.
+    """
+    _store(registry, version, TIMES_FILE, text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_times(registry: Registry, version: ModelVersion, sha256: str) -> str:
+    """Return the text of a version's service times.
+
+    Args:
+        registry: the registry.
+        version: the version.
+        sha256: the digest that the signed profile has.
+
+    Raises:
+        InputError: they are not those of the profile, or cannot be fetched.
+        TransientError: MLflow does not answer.
+    """
+    kept = registry.cache / version.model / f"{version.version}-times-{sha256[:16]}.json"
+    if not kept.exists():
+        _fetch(registry, version, kept, TIMES_FILE, MOST_TIMES_BYTES)
+    try:
+        text = bounded_text(kept, MOST_TIMES_BYTES)
+    except (OSError, ValueError) as error:
+        raise _unreadable(version, error) from error
+    if hashlib.sha256(text.encode()).hexdigest() != sha256:
+        kept.unlink(missing_ok=True)
+        raise _unreadable(version, f"{TIMES_FILE} is not the one of the profile")
+    return text
 
 
 def read_profile(registry: Registry, version: ModelVersion) -> str | None:
@@ -76,16 +106,29 @@ def read_profile(registry: Registry, version: ModelVersion) -> str | None:
     return text
 
 
-def _fetch(registry: Registry, version: ModelVersion, kept: Path) -> None:
+def _store(registry: Registry, version: ModelVersion, name: str, text: str) -> None:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    with tempfile.TemporaryDirectory() as folder, store_errors(version):
+        file = Path(folder, name)
+        file.write_text(text)
+        uri = _uri(registry, version)
+        stored: Any = get_artifact_repository(uri, registry.tracking_uri)
+        stored.log_artifact(str(file), EXTRA)
+
+
+def _fetch(
+    registry: Registry, version: ModelVersion, kept: Path, name: str = FILE, most: int = MOST_BYTES
+) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     with store_errors(version), tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         stored = StoredFolder(_uri(registry, version), registry.tracking_uri)
-        size = stored.sizes(EXTRA).get(FILE)
-        if size is None or size > MOST_BYTES:
+        size = stored.sizes(EXTRA).get(name)
+        if size is None or size > most:
             seen = "no such file" if size is None else f"{size:,} bytes"
             raise _unreadable(version, seen)
-        file = Path(folder, FILE)
-        stored.fetch(f"{EXTRA}/{FILE}", size, file)
+        file = Path(folder, name)
+        stored.fetch(f"{EXTRA}/{name}", size, file)
         file.replace(kept)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.ranking import by_capacity
-from millrace.serving.profile.record import bounds_of
+from millrace.serving.profile.record import MEMORY, bounds_of
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
@@ -53,6 +53,7 @@ class BatchWorkload:
         cores: cores of the machine that the server may use.
         kept: what was measured before.
         say: reports what is done.
+        times: what `rank` measured of each number of instances and threads.
     """
 
     artifact: Artifact
@@ -62,6 +63,7 @@ class BatchWorkload:
     kept: Kept
     say: Callable[[str], None]
     effort: ClassVar[Effort] = Effort()
+    times: dict[Setup, ServiceTimes] = field(default_factory=dict)
 
     @cached_property
     def is_batched(self) -> bool:
@@ -82,11 +84,11 @@ class BatchWorkload:
         found = setups(self.cores)
         if self.current.setup not in found:
             found.append(self.current.setup)
-        times = {each: self._times(each) for each in found}
+        self.times.update({each: self._times(each) for each in found})
         all_of_them = configurations(found, max(self.goal.rows), self.is_batched)
         if self.current not in all_of_them:
             all_of_them.append(self.current)
-        return rank(all_of_them, times, self.goal)
+        return rank(all_of_them, self.times, self.goal)
 
     @contextmanager
     def running(self) -> Iterator["BatchTarget"]:
@@ -138,7 +140,8 @@ class BatchTarget:
 
         arrivals = Demand.of(self.goal, requests, seed).at(rate)
         load = self.model.send(arrivals.times, arrivals.rows, looks=looks, is_decided=decides)
-        return Sent({BOUND: load.latency}, client_of(load), {})
+        figures = {MEMORY: self.model.backend_memory() / 1e6}
+        return Sent({BOUND: load.latency}, client_of(load), figures)
 
 
 def configured(serving: ServingSpec) -> BatchConfiguration:

@@ -3,12 +3,13 @@
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
@@ -27,6 +28,8 @@ from millrace.serving.triton.version_folder import Artifact
 MODEL = "profiled"
 VERSION = 1
 WARM_UP = 50
+STUB = "triton_python"
+"""How the names of the processes begin that compute models of Python-based backends."""
 DIFFERENT_REQUESTS = 64
 """How many requests of a size are made before a run; more would need memory and show no more."""
 
@@ -112,6 +115,16 @@ class ProfiledModel:
         load = self.loop.send(due, encoded, **looks)  # type: ignore[arg-type]
         self.sent.append((load, rows[: len(load.due)]))
         return load
+
+    def backend_memory(self) -> int:
+        """Return the bytes that the processes which compute the model share with nobody."""
+        total, home = 0, str(self.triton.repository.staging.parent)
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                is_own = any(home in word for word in process.cmdline())
+                if is_own and process.name().startswith(STUB):
+                    total += process.memory_full_info().uss
+        return total
 
     def _request(self, rows: int, number: int) -> bytes:
         if rows not in self._requests:

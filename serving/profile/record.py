@@ -17,6 +17,10 @@ KEYS = (
 """The keys of `serving` that a profile may set."""
 
 
+MEMORY = "memory_mb"
+"""The figure with the memory of the processes that compute, in megabytes."""
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -111,9 +115,11 @@ class ServingProfile(_Record):
         capacity: most requests per second at which the goal is expected to be met.
         confidence: of the proofs.
         proofs: one for each bound of the goal.
-        figures: further figures by name: of the proof in milliseconds or tokens, and what a
-            scaler of replicas should aim at.
+        figures: further figures by name: of the proof in milliseconds, tokens or megabytes, and
+            what a scaler of replicas should aim at.
         client: what the load generator needed.
+        service_times: SHA-256 of the file with the times of the configuration's batches; empty if
+            there is none.
         machine: description of the machine.
         machine_kind: its kind; see `Machine.kind`.
         cores: its cores.
@@ -133,6 +139,7 @@ class ServingProfile(_Record):
     proofs: tuple[Proof, ...] = Field(min_length=1)
     figures: Mapping[str, float] = {}
     client: Client
+    service_times: str = ""
     machine: str
     machine_kind: str
     cores: int = Field(ge=1)

@@ -1,11 +1,12 @@
 """Replay recorded requests: for how many minutes would a configuration have missed its goal?
 
-The requests of one window after the other go through the event model, with the times that were
-measured at the window's rate. What waits at the end of a window waits in the next one too.
+The requests go through the event model in short steps, each with the times that were measured at
+the step's rate. What waits at the end of a step waits in the next one too. Minutes are judged as a
+whole.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from millrace.serving.profile.search import SEED, BatchConfiguration
 from millrace.serving.profile.service_times import ServiceTimes
-from millrace.serving.profile.twin import Arrivals, simulate
+from millrace.serving.profile.twin import Arrivals, Outcome, simulate
 
 WINDOW = 60.0
 """Seconds of a window."""
+STEP = 5.0
+"""Seconds of a step: a burst lasts some seconds, and batches are faster at its rate."""
 FEWEST = 100
 """Requests of a window below which its slowest is not called a p99; it may miss no goal."""
 
@@ -30,12 +33,14 @@ class Window:
         requests: requests that came in it.
         p99_ms: 99th percentile of their latency.
         is_missed: whether that is over the bound, and there were enough requests to say so.
+        busy: seconds that the instances computed, together, in batches that began in it.
     """
 
     start: float
     requests: int
     p99_ms: float
     is_missed: bool
+    busy: float = 0.0
 
 
 def replay(
@@ -55,30 +60,40 @@ def replay(
         window: seconds of a window.
     """
     drawn = np.random.default_rng(SEED)
-    found: list[Window] = []
-    waiting = np.zeros(0, np.int64)
-    free: list[float] = []
+    waiting, free = np.zeros(0, np.int64), list[float]()
     latency = np.full(len(arrivals.times), np.nan)
-    for start, came in _windows(arrivals, window):
-        end, rate = start + window, max(len(came) / window, 1 / window)
+    computed: dict[float, float] = {}
+    for start, came in _windows(arrivals, STEP):
         chosen = np.concatenate([waiting, came])
+        if not len(chosen):
+            free = []
+            continue
+        end, rate = start + STEP, max(len(came), 1) / STEP
         part = Arrivals(arrivals.times[chosen], arrivals.rows[chosen])
         outcome = simulate(part, configuration.batcher, times.service(rate, drawn), free)
         has_begun = outcome.started < end
         overhead = times.overhead(rate, len(chosen), drawn)
-        done = chosen[has_begun]
-        latency[done] = (outcome.latency + overhead)[has_begun]
+        latency[chosen[has_begun]] = (outcome.latency + overhead)[has_begun]
+        minute = float(start // window * window)
+        computed[minute] = computed.get(minute, 0.0) + _busy_seconds(outcome, has_begun)
         waiting = chosen[~has_begun]
         free = _free_from(outcome.ended[has_begun], configuration.setup.instances, end)
-        found.append(Window(start, len(came), np.nan, is_missed=False))
     rest = simulate(
         Arrivals(arrivals.times[waiting], arrivals.rows[waiting]),
         configuration.batcher,
-        times.service(1 / window, drawn),
+        times.service(1 / STEP, drawn),
         free,
     )
     latency[waiting] = rest.latency
-    return [_judged(each, arrivals, latency, bound_ms, window) for each in found]
+    judged = judge(arrivals, latency, bound_ms, window)
+    return [replace(each, busy=computed.get(each.start, 0.0)) for each in judged]
+
+
+def judge(
+    arrivals: Arrivals, latency: NDArray[np.float64], bound_ms: float, window: float = WINDOW
+) -> list[Window]:
+    """Return which windows missed a goal, by the latency of each request in seconds."""
+    return [_judge(start, latency[came], bound_ms) for start, came in _windows(arrivals, window)]
 
 
 def describe_missed(windows: Sequence[Window], window: float = WINDOW) -> str:
@@ -87,8 +102,12 @@ def describe_missed(windows: Sequence[Window], window: float = WINDOW) -> str:
     if not missed:
         return "would have met its goal all the time"
     minutes = len(missed) * window / 60
-    at = datetime.fromtimestamp(missed[0].start, UTC)
-    return f"would have missed its goal for {minutes:.3g} min, first at {at:%H:%M} UTC"
+    return f"would have missed its goal for {minutes:.3g} min, first at {clock(missed[0].start)}"
+
+
+def clock(seconds: float) -> str:
+    """Return a time of day in UTC, of seconds since 1970."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M} UTC"
 
 
 def _windows(arrivals: Arrivals, window: float) -> Iterator[tuple[float, NDArray[np.int64]]]:
@@ -109,11 +128,15 @@ def _free_from(ended: NDArray[np.float64], instances: int, end: float) -> list[f
     return [*map(float, last), *[end] * (instances - len(last))]
 
 
-def _judged(
-    found: Window, arrivals: Arrivals, latency: NDArray[np.float64], bound_ms: float, window: float
-) -> Window:
-    low, high = np.searchsorted(arrivals.times, (found.start, found.start + window))
-    if low == high:
-        return found
-    p99 = float(np.quantile(latency[low:high], 0.99, method="higher")) * 1e3
-    return Window(found.start, found.requests, p99, high - low >= FEWEST and p99 > bound_ms)
+def _busy_seconds(outcome: Outcome, has_begun: NDArray[np.bool_]) -> float:
+    """Return the seconds of the batches that have begun, each of which answers several requests."""
+    batches = np.unique(np.stack([outcome.started, outcome.ended])[:, has_begun], axis=1)
+    return float((batches[1] - batches[0]).sum())
+
+
+def _judge(start: float, latency: NDArray[np.float64], bound_ms: float) -> Window:
+    many = len(latency)
+    if not many:
+        return Window(start, 0, np.nan, is_missed=False)
+    p99 = float(np.quantile(latency, 0.99, method="higher")) * 1e3
+    return Window(start, many, p99, many >= FEWEST and p99 > bound_ms)

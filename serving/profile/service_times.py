@@ -9,6 +9,7 @@ some time and then fast again, and a queue grows in the slow times.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ DRAWN = 4096
 """How many random numbers are drawn at a time; one by one takes ten times as long."""
 NEAREST = 50
 """How many batches of the most similar sizes give the usual factor of a size."""
+FACTOR_DIGITS, SECOND_DIGITS = 4, 7
+"""Digits after the point that are kept of a factor, and of seconds."""
 BLOCK = 40
 """How many successive batches, or requests, are drawn together."""
 
@@ -62,8 +65,9 @@ class Level:
         nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
         return float(np.median(self.factors[nearest]))
 
+    @cached_property
     def noise(self) -> NDArray[np.float64]:
-        """Return the factor of each batch, divided by the usual one, in their order."""
+        """The factor of each batch, divided by the usual one, in their order."""
         usual: dict[tuple[float, int], float] = {}
         for key in zip(self.rows.tolist(), self.busy.tolist(), strict=True):
             if key not in usual:
@@ -99,7 +103,7 @@ class ServiceTimes:
             drawn: source of randomness.
         """
         (low, share), (high, _) = self._beside(rate)
-        noise = _blocks((low.noise(), share), (high.noise(), 1 - share), DRAWN, drawn)
+        noise = _blocks((low.noise, share), (high.noise, 1 - share), DRAWN, drawn)
         usual: dict[tuple[int, int], float] = {}
         left = noise.tolist()
 
@@ -136,9 +140,9 @@ class ServiceTimes:
             {
                 "rate": level.rate,
                 "rows": level.rows.tolist(),
-                "factors": level.factors.tolist(),
+                "factors": level.factors.round(FACTOR_DIGITS).tolist(),
                 "busy": level.busy.tolist(),
-                "overhead": level.overhead.tolist(),
+                "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
             }
             for level in self.levels
         ]

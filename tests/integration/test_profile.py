@@ -1,6 +1,7 @@
 """A serving profile on a real Triton and a real registry: found, proved, required, served."""
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from millrace.flows.cli.promotions import print_cards
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint
@@ -17,6 +19,9 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.serving_profiles import FILE, GOAL_TAG, store_profile
+from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import CHALLENGER
+from millrace.serving.guard.arrivals_table import read_arrivals
 from millrace.serving.profile import batch_workload, measure, profiler, search
 from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.profiled_model import MODEL, profiled_model
@@ -29,6 +34,9 @@ from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.open_loop import OpenLoop, encode_request
 from millrace.serving.triton.version_config import PROFILE
 from millrace.tasks.profile import Profiled, profile_version
+from millrace.tasks.promotion_cards import promotion_cards, write_card
+from millrace.tasks.release import MlflowRegistry
+from millrace.tasks.reports.promotion_card import HEADING
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import GOLDEN, Planted, busy, good, ingest_rows, plant
 from tests.integration.ports import free_ports
@@ -131,6 +139,54 @@ def test_a_profile_of_another_machine_is_refused_with_its_reason(
     assert "on another kind of machine: aarch64, sve" in refusal(line, "moved")
     store(line, version, fast, engine="nvidia-pytriton 0.1")
     assert "was made with nvidia-pytriton 0.1" in refusal(line, "moved")
+
+
+def test_the_promotion_card_says_what_would_change(
+    line: Line, fast: tuple[Planted, Profiled], capsys: pytest.CaptureFixture[str]
+) -> None:
+    version, found = fast
+    raise_first_error(line.release_again("fast"))
+    many, begin = 200, time.time()
+    requests = [encode_request("fast", {FEATURES: GOLDEN[:rows]}) for rows in (1, 3)] * (many // 2)
+    with OpenLoop(line.client.endpoint) as loop:
+        loop.send(np.arange(many) / 200, requests)
+    await_recorded(line, "fast", begin, many)
+    second = plant(line.installation, "fast", replace(good(), metric=0.9))
+    store = client(line.installation.tracking_uri)
+    store.set_registered_model_alias("fast", CHALLENGER, str(second.number))
+
+    (card,) = (each for each in promotion_cards(line.installation) if each.model == "fast")
+    assert card.served is not None
+    assert (card.served.version, card.candidate.version) == (version.number, second.number)
+    assert card.traffic is not None
+    assert card.traffic.requests >= many
+    expected = card.served.expected
+    assert expected is not None
+    assert expected.verdict == "would have met its goal all the time"
+    assert 0 < expected.p99_ms < 5000
+    assert card.served.memory_mb == found.profile.figures["memory_mb"] > 5
+    assert f"`millrace profile FILE --version {second.number}`" in " ".join(card.notes)
+    print_cards([card])
+    shown = capsys.readouterr().out
+    assert f"after: version {second.number}" in shown
+    assert "0.9 (95%: 0." in shown
+
+    known = MlflowRegistry(line.installation)
+    for _ in range(2):
+        write_card(known, known.registry.version("fast", second.number))
+    page = store.get_model_version("fast", str(second.number)).description
+    assert page.count(HEADING) == 1
+    assert "p99 at the peak" in page
+    run = known.registry.version("fast", version.number).run_id
+    assert "promotion_card.json" in [each.path for each in store.list_artifacts(run)]
+
+
+def await_recorded(line: Line, name: str, since: float, many: int) -> None:
+    """Wait until the guard has written so many requests since a time."""
+    deadline = time.monotonic() + 10
+    while len(read_arrivals(line.installation, (name,), since, time.time()).times) < many:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.chaos

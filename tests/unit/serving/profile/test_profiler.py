@@ -55,6 +55,9 @@ class FakeModel:
         latency[: int(self.lost * len(due))] = np.inf
         return SentLoad(due, due, due + latency, {}, 0.0)
 
+    def backend_memory(self) -> int:
+        return 0
+
 
 def constant(seconds: float) -> ServiceTimes:
     one = np.ones(1)
