@@ -32,6 +32,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "named_columns": ("N1", "N32", "N32J", "N32L"),
     "serving_profile": ("SP1", "SP2", "SP3"),
     "stream_profile": ("SP4", "SP5"),
+    "promotion_card": ("PC1", "PC2"),
     "peers": ("P11L", "P11L5", "P11B", "P11B5", "P11M", "P11M5", "P11R", "P11R5"),
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),

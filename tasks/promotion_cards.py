@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from millrace.models.common.errors import InputError, MillraceError
@@ -54,7 +55,7 @@ def promotion_cards(installation: Installation) -> Iterator[PromotionCard]:
         for alias in (CHAMPION, CHALLENGER):
             found = known.registry.by_alias(model, alias)
             if found is not None and found.version != live:
-                yield card_of(known, found)
+                yield replace(card_of(known, found), is_champion=alias == CHAMPION)
                 break
 
 

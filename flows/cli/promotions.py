@@ -32,6 +32,6 @@ def print_cards(cards: Sequence["PromotionCard"]) -> None:
         )
         for note in card.notes:
             console.print_hint(note, label="note")
-        console.print_hint(f"`millrace promote {card.model} {card.candidate.version}`")
+        console.print_hint(f"`{card.next_step}`")
     if not cards:
         console.print_hint("no version waits: each model's champion and challenger are live")

@@ -20,6 +20,8 @@ from millrace.serving.guard.arrivals_log import COLUMNS, END, FOLDER
 
 BLOCK_BYTES = 8 * 2**20
 NUMBERS = ("start_us", "rows", "bytes", "microseconds", "status")
+MOST = 5_000_000
+"""Requests that are read at a time; they take about a gigabyte."""
 UNKNOWN = -1
 """A duration or a status that Envoy did not know: the client did not wait for the answer."""
 SCHEMA = pa.schema(
@@ -123,9 +125,15 @@ def compact(log: Path, target: Path) -> None:
 
 
 def read_arrivals(
-    installation: Installation, models: Collection[str], start: float, end: float
+    installation: Installation,
+    models: Collection[str],
+    start: float,
+    end: float,
+    most: int = MOST,
 ) -> RecordedArrivals:
     """Return the requests of models that started within start to end, seconds since 1970.
+
+    Of more than `most` requests the oldest files are left out.
 
     Raises:
         OSError: a file cannot be read.
@@ -135,7 +143,7 @@ def read_arrivals(
     for _ in range(TRIES):
         files = sorted(folder.glob("*"))
         with suppress(FileNotFoundError):  # it was compacted or removed meanwhile
-            found = list(_read_files(files, models, start, end))
+            found = _newest(_read_files(files[::-1], models, start, end), most)
             if files == sorted(folder.glob("*")):  # else lines may be in a file that is not listed
                 return _arranged(pa.concat_tables([SCHEMA.empty_table(), *found]))
     raise WorkError(
@@ -156,13 +164,28 @@ def _read_files(
         if (at is not None and at < start) or is_compacted or inode in seen:
             continue
         seen.add(inode)
-        for table in _tables(file):
-            begun = table["start_us"]
-            is_within = pc.and_(
-                pc.greater_equal(begun, int(start * 1e6)), pc.less(begun, int(end * 1e6))
-            )
-            is_of_model = pc.is_in(table["model"].cast(pa.string()), value_set=wanted)
-            yield table.filter(pc.and_(is_within, is_of_model))
+        yield pa.concat_tables(
+            [SCHEMA.empty_table(), *(_chosen(each, wanted, start, end) for each in _tables(file))]
+        )
+
+
+def _chosen(table: Any, models: Any, start: float, end: float) -> Any:
+    begun = table["start_us"]
+    is_within = pc.and_(pc.greater_equal(begun, int(start * 1e6)), pc.less(begun, int(end * 1e6)))
+    return table.filter(
+        pc.and_(is_within, pc.is_in(table["model"].cast(pa.string()), value_set=models))
+    )
+
+
+def _newest(tables: Iterator[Any], most: int) -> list[Any]:
+    """Return tables until they have so many rows; each is of one file, the newest first."""
+    found, count = list[Any](), 0
+    for each in tables:
+        found.append(each)
+        count += len(each)
+        if count >= most:
+            break
+    return found
 
 
 def _tables(file: Path) -> Iterator[Any]:

@@ -71,6 +71,7 @@ class PromotionCard:
         traffic: the recorded requests; None if there are none.
         rows: what is compared, now, and after.
         notes: what the figures rest on, in sentences.
+        is_champion: whether the candidate has the alias already, so that a release is next.
     """
 
     model: str
@@ -79,6 +80,13 @@ class PromotionCard:
     traffic: Traffic | None
     rows: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...]
+    is_champion: bool = False
+
+    @property
+    def next_step(self) -> str:
+        """The command that makes the candidate live."""
+        promote = f"millrace promote {self.model} {self.candidate.version}"
+        return "millrace release" if self.is_champion else promote
 
     @property
     def head(self) -> tuple[str, str, str]:

@@ -15,10 +15,14 @@ from millrace.models.registry.serving_profiles import (
     FILE,
     GOAL_TAG,
     PROFILE_TAG,
+    TIMES_FILE,
     read_profile,
+    read_times,
     store_profile,
+    store_times,
 )
 from millrace.models.registry.signing import SigningKeys, Trust
+from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import ModelVersion
 from tests.integration.planted import good, plant
 
@@ -100,3 +104,26 @@ def test_a_file_that_is_gone_or_too_large_is_refused(registry: Registry, store: 
     with pytest.raises(InputError) as refused:
         read_profile(registry, version)
     assert refused.value.seen == "no such file"
+
+
+def test_other_service_times_are_refused(registry: Registry, store: Store) -> None:
+    version = store()
+    digest = store_times(registry, version, "[1]")
+    assert read_times(registry, version, digest) == "[1]"
+    newer = store_times(registry, version, "[2]")
+    assert read_times(registry, version, newer) == "[2]"
+    file_of(version).with_name(TIMES_FILE).write_text("[3]")
+    with pytest.raises(InputError, match="cannot be used"):
+        read_times(registry, version, "0" * 64)
+
+
+def test_a_section_of_the_page_is_replaced_and_the_rest_stays(
+    registry: Registry, store: Store
+) -> None:
+    version = store()
+    registry.replace_section(version, "### Card", "### Card\n\none")
+    registry.describe(version, "before")
+    for text in ("one", "two"):
+        registry.replace_section(version, "### Card", f"### Card\n\n{text}")
+    found = client(registry.tracking_uri).get_model_version(version.model, str(version.version))
+    assert found.description == "before\n\n### Card\n\ntwo"

@@ -112,6 +112,16 @@ def test_what_was_compacted_is_not_counted_twice(home: Installation) -> None:
     assert starts(home) == [1]
 
 
+def test_of_too_many_requests_the_newest_are_read(home: Installation) -> None:
+    for number in range(3):
+        log = write(home, "8000.log", line(number) * 10)
+        rotate(home, log, NOON + MINUTE + number)
+    log.write_text(line(3) * 10)
+    found = read_arrivals(home, ("m",), NOON, NOON + 1e4, most=15)
+    assert sorted(set((found.times - NOON).tolist())) == [2, 3]
+    assert len(found.times) == 20
+
+
 def test_a_file_with_two_names_is_counted_once(home: Installation) -> None:
     log = write(home, "8000.log", line(1))
     log.with_name("1795608000000001-8000.log").hardlink_to(log)

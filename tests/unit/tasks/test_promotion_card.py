@@ -94,6 +94,12 @@ def test_a_metric_of_another_kind_has_no_interval() -> None:
     assert "accuracy" not in said(make_card("m", nothing, None, None))
 
 
+def test_the_next_step_is_a_release_if_the_alias_has_moved() -> None:
+    card = make_card("m", CANDIDATE, SERVED, RECORDED)
+    assert card.next_step == "millrace promote m 4"
+    assert replace(card, is_champion=True).next_step == "millrace release"
+
+
 def test_the_page_has_the_same_card() -> None:
     card = make_card("m", CANDIDATE, SERVED, RECORDED, 3.6)
     page = card.as_markdown()

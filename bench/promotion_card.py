@@ -1,0 +1,149 @@
+"""PC1, PC2: what a promotion card expects, against what the promoted version then does.
+
+Ten versions, which differ in how much they compute and in their batches, get recorded requests at
+several loads. PC1 compares p99 of the busiest minute, and PC2 whether the goal was missed in a
+burst. What is real is what the guard recorded.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from bench.measure import Row, measure_rows
+from bench.server import batch_of, mlp
+from bench.serving_profile import off
+from millrace.models.common.digest import digest_of
+from millrace.models.common.installation import Installation
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.guard.arrivals_table import RecordedArrivals, read_arrivals
+from millrace.serving.profile.expectation import expect, prepare
+from millrace.serving.profile.measure import measure_times
+from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profiled_model
+from millrace.serving.profile.replay import judge
+from millrace.serving.profile.search import BatchConfiguration, Setup
+from millrace.serving.profile.service_times import ServiceTimes
+from millrace.serving.profile.twin import Arrivals, poisson
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
+from millrace.serving.triton.version_folder import Artifact
+
+WIDTH, HIDDEN, BATCHES = 64, (512, 1024, 2048, 3072, 4096), (1, 16)
+LOAD, BURSTS = 0.5, (0.3, 2.5)
+"""The load of PC1, and those of PC2 in turn, as shares of what single requests reach."""
+SECONDS, FEWEST, MOST = 5.0, 400, 4000
+BOUND_MS, BURST_MS = 1e6, 500.0
+CORES = 2
+
+
+@dataclass(frozen=True)
+class BenchVersion:
+    """A version, its configuration, and the measured times of its batches."""
+
+    artifact: Artifact
+    configuration: BatchConfiguration
+    times: ServiceTimes
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second of single requests, one after the other."""
+        return 1 / self.times.idle_seconds(1)
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Measure the wanted rows on the same ten versions."""
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
+        versions = cache(lambda: [*make_versions(Path(folder))])
+        measures: dict[str, Callable[[], Row]] = {
+            "PC1": lambda: beside_promoted(versions()),
+            "PC2": lambda: beside_replay(versions()),
+        }
+        yield from measure_rows(measures, wanted)
+
+
+def make_versions(folder: Path) -> Iterator[BenchVersion]:
+    """Make networks of several sizes, and measure each one's batches once."""
+    for hidden in HIDDEN:
+        file = mlp(folder / f"{hidden}.onnx", (WIDTH, hidden, hidden, 10))
+        artifact, setup = artifact_of_graph(file, digest_of(file)), Setup(1, 1)
+        times = measure_times(artifact, batch_of(WIDTH, 64), ServingSpec(), setup, {1: 1.0})
+        for size in BATCHES:
+            yield BenchVersion(artifact, BatchConfiguration(setup, size), times)
+
+
+def send(version: BenchVersion, share: float, seed: int) -> RecordedArrivals:
+    """Send requests of independent clients to a version, and return what its guard recorded."""
+    rate = share * version.capacity
+    many = int(np.clip(rate * SECONDS, FEWEST, MOST))
+    arrivals = poisson(rate, many, 1, np.random.default_rng(seed))
+    with profiled_model(version.artifact, batch_of(WIDTH, 64)) as model:
+        model.serve(version.configuration)
+        _start_of_minute(many / rate)
+        begin = time.time()
+        model.send(arrivals.times, arrivals.rows)
+        return _recorded(model, begin, many)
+
+
+def _recorded(model: ProfiledModel, begin: float, many: int) -> RecordedArrivals:
+    home = Installation(model.triton.repository.staging.parent, "", "")
+    for _ in range(100):
+        found = read_arrivals(home, (MODEL,), begin, time.time())
+        if len(found.times) >= many:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _start_of_minute(seconds: float) -> None:
+    """Wait for the next minute if this one has not so many seconds left: minutes are judged."""
+    left = 60 - time.time() % 60
+    if left < seconds + 1:
+        time.sleep(left)
+
+
+def beside_promoted(versions: list[BenchVersion]) -> Row:
+    """PC1: p99 that the card expects ÷ p99 of the same requests at the guard."""
+    ratios, real = list[float](), list[float]()
+    for number, version in enumerate(versions):
+        found = prepare(send(version, LOAD, number), 4 * WIDTH)
+        expected = expect(found, version.configuration, version.times, BOUND_MS, CORES)
+        real.append(found.measured_p99_ms or np.nan)
+        ratios.append(expected.p99_ms / real[-1])
+    worst = max(ratios, key=off)
+    close = sum(abs(ratio - 1) <= 0.15 for ratio in ratios)
+    return Row(
+        name="PC1",
+        what=f"p99 that the promotion card expects ÷ measured, the worst of {len(ratios)} versions "
+        f"({close} within 15%, median {statistics.median(ratios):.2f})",
+        value=worst,
+        goal="0.85 to 1.15 for each",
+        holds=close == len(ratios),
+        samples={"ratio": ratios, "real_p99_ms": real},
+    )
+
+
+def beside_replay(versions: list[BenchVersion]) -> Row:
+    """PC2: how many of ten bursts, four of them beyond the capacity, have the real verdict."""
+    alike, missed = list[float](), list[float]()
+    for number, version in enumerate(versions):
+        found = send(version, BURSTS[number // len(BATCHES) % len(BURSTS)], number)
+        bound = max(BURST_MS, 20e3 / version.capacity)
+        real = judge(Arrivals(found.times, found.rows), found.seconds, bound)
+        expected = expect(
+            prepare(found, 4 * WIDTH), version.configuration, version.times, bound, CORES
+        )
+        missed.append(float(sum(each.is_missed for each in real)))
+        alike.append(float(missed[-1] == expected.missed_minutes))
+    return Row(
+        name="PC2",
+        what=f"bursts with the same verdict in the event model as really, of {len(alike)}; "
+        f"{sum(each > 0 for each in missed)} of them really missed the goal",
+        value=sum(alike),
+        goal=f"{len(alike)}",
+        holds=sum(alike) == len(alike),
+        samples={"alike": alike, "missed_minutes": missed},
+    )
