@@ -25,7 +25,6 @@ from millrace.serving.profile.profiler import Found, Profiler, measure_capacity
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
-    Prediction,
     Setup,
     predict,
     setups,
@@ -127,25 +126,31 @@ def beside_brute_force(digits: Digits) -> Row:
 
 
 def beside_triton(digits: Digits) -> Row:
-    """SP2: the p99 that the event model expects, against real requests, at loads up to 80%."""
+    """SP2: the p99 that the event model expects, against real requests, at loads up to 80%.
+
+    The model's times are measured in turn with the requests, since the machine is faster at times.
+    """
     setup, size = Setup(1, 1), 16
     configuration = BatchConfiguration(setup, size)
-    serving = digits.artifact.serving
-    times = measure_times(digits.artifact, digits.rows, serving, setup, GOAL.rows)
-    expected: list[Prediction] = []
-    real: list[list[float]] = []
-    with profiled_model(digits.artifact, digits.rows) as model:
-        most = digits.capacity(model, configuration)
-        for share in LOADS:
+    serving, most = digits.artifact.serving, 0.0
+    predicted: list[list[float]] = [[] for _ in LOADS]
+    real: list[list[float]] = [[] for _ in LOADS]
+    for seed in range(REPEATS):
+        times = measure_times(digits.artifact, digits.rows, serving, setup, GOAL.rows)
+        with profiled_model(digits.artifact, digits.rows) as model:
+            most = most or digits.capacity(model, configuration)
             model.serve(configuration)
-            rate = share * most
-            many = int(np.clip(rate * LOAD_SECONDS, 300, 5000))
-            expected.append(predict(configuration, times, Demand.of(GOAL, 4000), rate))
-            real.append([p99(model, rate, many, seed) for seed in range(REPEATS)])
+            for place, share in enumerate(LOADS):
+                rate = share * most
+                many = int(np.clip(rate * LOAD_SECONDS, 300, 5000))
+                found = predict(configuration, times, Demand.of(GOAL, 4000), rate)
+                predicted[place].append(found.p99_ms)
+                real[place].append(p99(model, rate, many, seed))
+    expected = [statistics.median(each) for each in predicted]
     middle = [statistics.median(each) for each in real]
-    ratios = [one.p99_ms / seen for one, seen in zip(expected, middle, strict=True)]
+    ratios = [one / seen for one, seen in zip(expected, middle, strict=True)]
     is_close = [
-        abs(ratio - 1) <= 0.15 or min(seen) <= one.p99_ms <= max(seen)
+        abs(ratio - 1) <= 0.15 or min(seen) <= one <= max(seen)
         for ratio, one, seen in zip(ratios, expected, real, strict=True)
     ]
     upto = [share <= 0.8 for share in LOADS]
@@ -156,7 +161,7 @@ def beside_triton(digits: Digits) -> Row:
         value=worst,
         goal="0.85 to 1.15, or within three repeats, at each load",
         holds=all(close for close, counts in zip(is_close, upto, strict=True) if counts),
-        samples={"ratio": ratios, "real_p99_ms": middle, "p99_ms": [e.p99_ms for e in expected]},
+        samples={"ratio": ratios, "real_p99_ms": middle, "p99_ms": expected},
     )
 
 

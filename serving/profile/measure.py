@@ -25,7 +25,7 @@ BURST_SECONDS, FEWEST_BURSTS, MOST_BURSTS = 0.6, 8, 40
 LONGEST_BURSTS = 4.0
 BURST_DELAY = 20_000
 """Queue delay in microseconds by which the requests of a burst become one batch."""
-LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.5, 100, 4000
+LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.5, 250, 4000
 LONGEST_LEVEL = 10.0
 """Seconds after which even the fewest requests are not waited for."""
 FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
@@ -110,13 +110,19 @@ class _Sender:
         alone = float(np.median([_answer_seconds(model, biggest) for _ in range(WARM_UP)]))
         rate = FIRST_LOAD / alone
         for _ in range(MOST_LEVELS):
-            many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
-            many = min(many, max(1, int(rate * LONGEST_LEVEL)))
-            due = np.cumsum(self._drawn.exponential(1 / rate, many))
-            load = model.send(due, draw_sizes(self.sizes, many, self._drawn))
-            if load.errors or np.median(load.latency) > SATURATED * alone:
+            load = self._send_level(model, rate)
+            if load.errors:
+                break
+            if np.median(load.latency) > SATURATED * alone:
+                self._send_level(model, rate / np.sqrt(STEP))  # near what the server can take
                 break
             rate *= STEP
+
+    def _send_level(self, model: ProfiledModel, rate: float) -> SentLoad:
+        many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
+        many = min(many, max(1, int(rate * LONGEST_LEVEL)))
+        due = np.cumsum(self._drawn.exponential(1 / rate, many))
+        return model.send(due, draw_sizes(self.sizes, many, self._drawn))
 
     def _draw_rows(self, most: int) -> NDArray[np.int64]:
         """Draw requests that have about so many rows together, and at least one request."""
@@ -167,7 +173,8 @@ def service_times(
         runs.append(_Run(load, rows.astype(np.float64), traced.part(start, end)))
     sizes, seconds = _idle_times(runs[:bursts])
     idle = ServiceTimes(sizes, seconds, ())
-    return replace(idle, levels=tuple(_level(run, idle) for run in runs[bursts:] if run.is_open))
+    levels = (_level(run, idle) for run in runs[bursts:] if run.is_open)
+    return replace(idle, levels=tuple(sorted(levels, key=lambda each: each.rate)))
 
 
 @dataclass(frozen=True)

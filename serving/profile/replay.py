@@ -70,9 +70,10 @@ def replay(
             continue
         end, rate = start + STEP, max(len(came), 1) / STEP
         part = Arrivals(arrivals.times[chosen], arrivals.rows[chosen])
-        outcome = simulate(part, configuration.batcher, times.service(rate, drawn), free)
+        blocks = times.blocks(rate, len(chosen), drawn)
+        outcome = simulate(part, configuration.batcher, times.service(blocks), free)
         has_begun = outcome.started < end
-        overhead = times.overhead(rate, len(chosen), drawn)
+        overhead = times.overhead(blocks, len(chosen))
         latency[chosen[has_begun]] = (outcome.latency + overhead)[has_begun]
         minute = float(start // window * window)
         computed[minute] = computed.get(minute, 0.0) + _busy_seconds(outcome, has_begun)
@@ -81,7 +82,7 @@ def replay(
     rest = simulate(
         Arrivals(arrivals.times[waiting], arrivals.rows[waiting]),
         configuration.batcher,
-        times.service(1 / STEP, drawn),
+        times.service(times.blocks(1 / STEP, len(waiting), drawn)),
         free,
     )
     latency[waiting] = rest.latency

@@ -195,9 +195,10 @@ def predict(
     configuration: BatchConfiguration, times: ServiceTimes, demand: Demand, rate: float
 ) -> Prediction:
     """Return what a configuration would do at a rate."""
-    drawn = np.random.default_rng(SEED)
-    outcome = simulate(demand.at(rate), configuration.batcher, times.service(rate, drawn))
-    beside = times.overhead(rate, len(demand.rows), drawn)
+    many = len(demand.rows)
+    blocks = times.blocks(rate, many, np.random.default_rng(SEED))
+    outcome = simulate(demand.at(rate), configuration.batcher, times.service(blocks))
+    beside = times.overhead(blocks, many)
     p50, p99 = np.percentile(outcome.latency + beside, (50, 99)) * 1e3
     return Prediction(
         rate=rate,

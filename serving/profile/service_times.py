@@ -5,6 +5,10 @@ request needs outside of its batch, depend on the load: the server's own threads
 instances share the cores. So both are measured at several rates, and drawn from the two rates next
 to the one in question. They are drawn in blocks of successive ones, since a machine is slow for
 some time and then fast again, and a queue grows in the slow times.
+
+Between two rates the time outside of a batch has quantiles between those of both rates, on a
+logarithmic scale. A mixture would have some requests of the higher rate, which may be one that the
+server cannot take: then they are twenty times as slow, and the p99 is theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +21,12 @@ from numpy.typing import NDArray
 
 from millrace.serving.profile.twin import Service
 
-DRAWN = 4096
-"""How many random numbers are drawn at a time; one by one takes ten times as long."""
 NEAREST = 50
 """How many batches of the most similar sizes give the usual factor of a size."""
 FACTOR_DIGITS, SECOND_DIGITS = 4, 7
 """Digits after the point that are kept of a factor, and of seconds."""
+SHORTEST = 1e-9
+"""Seconds below which a time outside of a batch counts as so many: clocks differ a little."""
 BLOCK = 40
 """How many successive batches, or requests, are drawn together."""
 
@@ -78,6 +82,43 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Parts of two levels in the order in which they are drawn.
+
+    Attributes:
+        low: the level of the lower rate.
+        high: the level of the higher rate.
+        share: share of the lower one.
+        from_low: which blocks are of it, bool `[blocks]`.
+        begins: where each block begins, as a share of its level, float64 `[blocks]`.
+    """
+
+    low: Level
+    high: Level
+    share: float
+    from_low: NDArray[np.bool_]
+    begins: NDArray[np.float64]
+
+    def take(
+        self, low: NDArray[np.float64], high: NDArray[np.float64], *, of_batches: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the values of the blocks one after the other, float64 `[n]`.
+
+        Args:
+            low: the values of the lower level, in their order.
+            high: those of the higher one.
+            of_batches: whether they are of batches, and not of requests.
+        """
+        taken = []
+        for is_low, begins in zip(self.from_low, self.begins, strict=True):
+            level, values = (self.low, low) if is_low else (self.high, high)
+            size = BLOCK * len(level.rows) / len(level.overhead) if of_batches else BLOCK
+            places = int(begins * len(values)) + np.arange(max(1, round(size)))
+            taken.append(values[places % len(values)])
+        return np.concatenate(taken)
+
+
+@dataclass(frozen=True)
 class ServiceTimes:
     """The measured times of one variant with so many instances and threads.
 
@@ -95,17 +136,27 @@ class ServiceTimes:
         """Return the seconds of a batch on an idle machine, on a line between measured sizes."""
         return _interpolate(rows, self.rows, self.seconds)
 
-    def service(self, rate: float, drawn: np.random.Generator) -> Service:
-        """Return what draws the seconds of a batch.
+    def blocks(self, rate: float, many: int, drawn: np.random.Generator) -> "Blocks":
+        """Draw the blocks from which times of so many requests are taken.
+
+        Batches and what requests need outside of them are taken from the same ones, as a machine
+        that is slow is slow for both.
 
         Args:
             rate: requests per second.
+            many: requests.
             drawn: source of randomness.
         """
-        (low, share), (high, _) = self._beside(rate)
-        noise = _blocks((low.noise, share), (high.noise, 1 - share), DRAWN, drawn)
+        low, high, share = self._beside(rate)
+        count = max(1, -(-many // BLOCK))
+        return Blocks(low, high, share, drawn.random(count) < share, drawn.random(count))
+
+    def service(self, blocks: "Blocks") -> Service:
+        """Return what tells the seconds of a batch, one batch after the other."""
+        low, high, share = blocks.low, blocks.high, blocks.share
+        noise = blocks.take(low.noise, high.noise, of_batches=True)
         usual: dict[tuple[int, int], float] = {}
-        left = noise.tolist()
+        left: list[float] = []
 
         def seconds(rows: int, busy: int) -> float:
             if (known := usual.get((rows, busy))) is None:
@@ -113,26 +164,31 @@ class ServiceTimes:
                 factor = share * below + (1 - share) * above
                 known = usual[rows, busy] = self.idle_seconds(rows) * factor
             if not left:
-                left.extend(noise.tolist())
+                left.extend(noise[::-1].tolist())
             return float(known * left.pop())
 
         return seconds
 
-    def overhead(self, rate: float, many: int, drawn: np.random.Generator) -> NDArray[np.float64]:
-        """Draw what requests need outside of queue and batch, float64 `[many]`, in seconds."""
-        (low, share), (high, _) = self._beside(rate)
-        return _blocks((low.overhead, share), (high.overhead, 1 - share), many, drawn)
+    def overhead(self, blocks: "Blocks", many: int) -> NDArray[np.float64]:
+        """Return what requests need outside of queue and batch, float64 `[many]`, in seconds."""
+        sizes = [np.sort(each.overhead) for each in (blocks.low, blocks.high)]
 
-    def _beside(self, rate: float) -> tuple[tuple[Level, float], tuple[Level, float]]:
-        """Return the levels below and above a rate, with their shares."""
+        def between(values: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.float64]:
+            ends = (np.searchsorted(own, values, side) for side in ("left", "right"))
+            places = (next(ends) + next(ends)) / (2 * len(own))
+            low, high = (np.log(np.maximum(np.quantile(each, places), SHORTEST)) for each in sizes)
+            return np.asarray(np.exp(low * blocks.share + high * (1 - blocks.share)), np.float64)
+
+        low = between(blocks.low.overhead, sizes[0])
+        return blocks.take(low, between(blocks.high.overhead, sizes[1]))[:many]
+
+    def _beside(self, rate: float) -> tuple[Level, Level, float]:
+        """Return the levels below and above a rate, and the share of the lower one."""
         rates = [level.rate for level in self.levels]
         right = int(np.searchsorted(rates, rate))
         low = self.levels[max(right - 1, 0)]
         high = self.levels[min(right, len(rates) - 1)]
-        if low is high:
-            return (low, 1.0), (high, 0.0)
-        share = (high.rate - rate) / (high.rate - low.rate)
-        return (low, share), (high, 1 - share)
+        return low, high, 1.0 if low is high else (high.rate - rate) / (high.rate - low.rate)
 
     def to_json(self) -> dict[str, Any]:
         """Return the times as JSON; `from_json` reads them."""
@@ -173,23 +229,6 @@ class ServiceTimes:
         if any(len(lengths) > 1 or 0 in lengths for lengths in alike):
             raise ValueError("these measured service times are not whole")
         return found
-
-
-def _blocks(
-    low: tuple[NDArray[np.float64], float],
-    high: tuple[NDArray[np.float64], float],
-    many: int,
-    drawn: np.random.Generator,
-) -> NDArray[np.float64]:
-    """Draw blocks of successive values from two series, each with its share; float64 `[many]`."""
-    count = max(1, -(-many // BLOCK))
-    from_low = drawn.random(count) < low[1]
-    blocks = [low[0] if each else high[0] for each in from_low]
-    starts = (int(at * len(block)) for at, block in zip(drawn.random(count), blocks, strict=True))
-    places = np.arange(BLOCK)
-    taken = [block[(at + places) % len(block)] for at, block in zip(starts, blocks, strict=True)]
-    drawn_values: NDArray[np.float64] = np.concatenate(taken)[:many]
-    return drawn_values
 
 
 def _interpolate(rows: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ MANY, OVERHEADS = 4000, 20_000
 def level(
     rate: float,
     factors: Sequence[float] | np.ndarray,
-    overhead: Sequence[float] | np.ndarray = (0.001,),
+    overhead: Sequence[float] | np.ndarray = (),
     rows: Sequence[float] = (),
     busy: Sequence[int] = (),
 ) -> Level:
@@ -25,7 +25,7 @@ def level(
         np.array(rows or [1] * many, np.float64),
         np.array(factors, np.float64),
         np.array(busy or [1] * many, np.int64),
-        np.array(overhead, np.float64),
+        np.array(overhead if len(overhead) else [0.001] * many, np.float64),
     )
 
 
@@ -37,8 +37,12 @@ TWO = times(level(100, [1.0] * 60, [0.001] * 9), level(300, [3.0] * 60, [0.003] 
 
 
 def draw(found: ServiceTimes, rate: float, rows: int = 1, busy: int = 1) -> np.ndarray:
-    service = found.service(rate, np.random.default_rng(0))
+    service = found.service(found.blocks(rate, MANY, np.random.default_rng(0)))
     return np.array([service(rows, busy) for _ in range(MANY)])
+
+
+def overhead(found: ServiceTimes, rate: float) -> np.ndarray:
+    return found.overhead(found.blocks(rate, OVERHEADS, np.random.default_rng(2)), OVERHEADS)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +109,39 @@ def test_a_number_of_busy_instances_that_was_rarely_seen_is_not_told_apart() -> 
 
 
 @pytest.mark.parametrize(
-    ("rate", "share"), [(1, 1), (100, 1), (150, 0.75), (200, 0.5), (300, 0), (900, 0)]
+    ("rate", "seconds"),
+    [(1, 0.001), (100, 0.001), (150, 0.001 * 3**0.25), (200, 0.001 * 3**0.5), (900, 0.003)],
 )
-def test_overhead_is_drawn_from_the_rates_beside(rate: float, share: float) -> None:
-    found = TWO.overhead(rate, OVERHEADS, np.random.default_rng(2))
+def test_overhead_is_between_that_of_the_rates_beside(rate: float, seconds: float) -> None:
+    found = overhead(TWO, rate)
     assert len(found) == OVERHEADS
-    assert set(found.tolist()) <= {0.001, 0.003}
-    assert (found == 0.001).mean() == pytest.approx(share, abs=0.06 if 0 < share < 1 else 0)
+    assert found == pytest.approx(seconds)
+
+
+def test_each_quantile_of_overhead_is_between_those_beside() -> None:
+    """No request is as slow as those of a rate that the server cannot take."""
+    mixed = np.random.default_rng(5).permutation(500) / 499
+    steady = level(100, [1.0], overhead=0.001 + 0.003 * mixed)
+    overload = level(300, [1.0], overhead=0.020 + 0.140 * mixed)
+    found = overhead(times(steady, overload), 110)
+    for share, low, high in ((0.1, 0.0013, 0.034), (0.5, 0.0025, 0.09), (0.99, 0.00397, 0.1586)):
+        assert np.quantile(found, share) == pytest.approx(low**0.95 * high**0.05, rel=0.05)
+
+
+def test_a_batch_is_slow_while_requests_are() -> None:
+    slow = np.repeat([1.0, 3.0], 500)
+    measured = times(level(100, slow, overhead=0.001 * slow))
+    blocks = measured.blocks(100, MANY, np.random.default_rng(4))
+    service = measured.service(blocks)
+    batches = np.array([service(1, 1) for _ in range(MANY)])
+    beside = measured.overhead(blocks, MANY)
+    assert np.corrcoef(batches, beside)[0, 1] > 0.99
 
 
 def test_successive_requests_are_slow_together() -> None:
     measured = times(level(100, [1.0], overhead=[0.001] * 1000 + [0.005] * 1000))
-    found = measured.overhead(100, OVERHEADS, np.random.default_rng(3))
-    assert (found == 0.001).mean() == pytest.approx(0.5, abs=0.1)
+    found = overhead(measured, 100)
+    assert (found < 0.002).mean() == pytest.approx(0.5, abs=0.1)
     assert np.count_nonzero(np.diff(found)) < OVERHEADS / 10
 
 
