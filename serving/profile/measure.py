@@ -68,7 +68,8 @@ def measure_times(
         with profiled_model(artifact, rows, trace_flags(file)) as model:
             sender.send_bursts(model, serving)
             sender.send_levels(model, serving)
-        traced = read_trace(file.read_text()).get(MODEL)
+        # a Triton that ends too slowly is killed before it has written its trace
+        traced = read_trace(file.read_text()).get(MODEL) if file.exists() else None
     return service_times(model.sent, traced, sender.bursts)
 
 
