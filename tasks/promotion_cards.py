@@ -1,6 +1,7 @@
 """Makes promotion cards from the registry and the record of arrivals, and writes them to MLflow."""
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -125,11 +126,12 @@ def _recorded(installation: Installation, package: Package) -> Recorded | None:
 
 
 def _bytes_per_row(package: Package) -> float:
+    """Return the bytes of a row; infinite if not known, so that each request counts as one row."""
     try:
         rows = steps_of(package.version.kind).load_rows(package)
         return float(sum(each.nbytes / len(each) for each in rows.values()))
     except MillraceError:
-        return 1.0
+        return math.inf
 
 
 def _record(

@@ -197,13 +197,8 @@ def check_failures(
         reject_level: probability of wrongly finding that the candidate is beyond the limit.
     """
     failed, requests = counts.candidate.failures, counts.candidate.requests
-    most = upper_bound(failed, requests, promote_level)
-    least = lower_bound(failed, requests, reject_level)
-    text = (
-        f"the candidate failed {failed} of {requests} requests, which shows a share of at most "
-        f"{most:.2%}; allowed is {limit:.2%}"
-    )
-    return Finding(most <= limit, least > limit, text)
+    text = f"the candidate failed {failed} of {requests} requests"
+    return _check_share(text, (failed, requests), limit, promote_level, reject_level)
 
 
 def check_agreement(
@@ -251,15 +246,22 @@ def check_goal(
     Where the champion too is shown to miss the goal, the load or the machine is at fault: then the
     champion's share is allowed.
     """
-    champion, (late, answers) = counts.champion.independent_late, counts.candidate.independent_late
-    limit = max(MOST_LATE, lower_bound(*champion, promote_level))
-    most = upper_bound(late, answers, promote_level)
-    least = lower_bound(late, answers, reject_level)
+    candidate = counts.candidate
+    limit = max(MOST_LATE, lower_bound(*counts.champion.independent_late, promote_level))
     text = (
-        f"{counts.candidate.late} of the candidate's {counts.candidate.timed} answers took longer "
-        f"than {bound_ms:g} ms, which shows a share of at most {most:.2%}; allowed is {limit:.2%}"
+        f"{candidate.late} of the candidate's {candidate.timed} answers took longer than "
+        f"{bound_ms:g} ms"
     )
-    return Finding(most <= limit, least > limit, text)
+    return _check_share(text, candidate.independent_late, limit, promote_level, reject_level)
+
+
+def _check_share(
+    text: str, share: tuple[float, float], limit: float, promote_level: float, reject_level: float
+) -> Finding:
+    """Test a share, as hits and the number of all, that may be at most a limit."""
+    most, least = upper_bound(*share, promote_level), lower_bound(*share, reject_level)
+    shown = f"{text}, which shows a share of at most {most:.2%}; allowed is {limit:.2%}"
+    return Finding(most <= limit, least > limit, shown)
 
 
 def count_tests(spec: JudgeSpec) -> int:

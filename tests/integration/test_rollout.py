@@ -153,7 +153,7 @@ def slow() -> bytes:
         pytest.param(CANARY, "equal", "live", id="canary-equal"),
         pytest.param(CANARY, "otherwise", "refused", id="canary-otherwise"),
         pytest.param(CANARY, "slow", "refused", id="canary-slow", marks=pytest.mark.chaos),
-        pytest.param(SHADOW, "equal", "live", id="shadow-equal", marks=pytest.mark.chaos),
+        pytest.param(SHADOW, "equal", "live", id="shadow-equal", marks=pytest.mark.slow),
         pytest.param(
             SHADOW, "otherwise", "refused", id="shadow-otherwise", marks=pytest.mark.chaos
         ),
