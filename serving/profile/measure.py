@@ -15,7 +15,7 @@ from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profil
 from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
 from millrace.serving.profile.service_times import Level, ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
-from millrace.serving.triton.request_trace import Traced, read_trace, trace_flags
+from millrace.serving.triton.request_trace import Traced, trace_flags, wait_for_trace
 from millrace.serving.triton.version_folder import Artifact
 
 WARM_UP = 20
@@ -68,8 +68,9 @@ def measure_times(
         with profiled_model(artifact, rows, trace_flags(file)) as model:
             sender.send_bursts(model, serving)
             sender.send_levels(model, serving)
-        # a Triton that ends too slowly is killed before it has written its trace
-        traced = read_trace(file.read_text()).get(MODEL) if file.exists() else None
+            # at its end it may be too late: a Triton that ends too slowly is killed
+            model.triton.client.end_trace()
+            traced = wait_for_trace(file).get(MODEL)
     return service_times(model.sent, traced, sender.bursts)
 
 

@@ -135,6 +135,17 @@ class TritonClient:
         with self._translate_errors(f"Triton refused to load {name}", error_type=WorkError):
             self._grpc.load_model(name, config=config, files=nothing, client_timeout=LOAD_SECONDS)
 
+    def end_trace(self) -> None:
+        """Trace no more requests, and have Triton write those that it traced to its file.
+
+        Raises:
+            As `load`.
+        """
+        with self._translate_errors("Triton refused to end its trace", error_type=WorkError):
+            self._grpc.update_trace_settings(
+                settings={"trace_level": ["OFF"]}, client_timeout=LOAD_SECONDS
+            )
+
     def unload(self, name: str) -> None:
         """Unload all versions of a model; Triton still answers the requests in flight."""
         with self._translate_errors(f"Triton refused to unload {name}", error_type=WorkError):

@@ -7,7 +7,9 @@ Source: docs/user_guide/trace.md of triton-inference-server/server.
 """
 
 import json
+import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 QUEUED, STARTED, ENDED = "QUEUE_START", "COMPUTE_START", "COMPUTE_END"
 ANSWERED = "INFER_RESPONSE_COMPLETE"
+WRITE_SECONDS, POLL_SECONDS = 15.0, 0.05
 RECEIVED, SENT = "GRPC_WAITREAD_END", "GRPC_SEND_END"
 NAMES = (RECEIVED, QUEUED, STARTED, ANSWERED, ENDED, SENT)
 
@@ -24,7 +27,7 @@ NAMES = (RECEIVED, QUEUED, STARTED, ANSWERED, ENDED, SENT)
 def trace_flags(file: Path) -> list[str]:
     """Return the arguments with which Triton writes every request's times to a file.
 
-    It writes the file when it ends.
+    It writes the file when it is told to trace no more, or when it ends.
     """
     settings = {"level": "TIMESTAMPS", "rate": 1, "count": -1, "mode": "triton"}
     flags = [f"--trace-config={key}={value}" for key, value in settings.items()]
@@ -57,6 +60,25 @@ class Traced:
         """Return the requests from one number to before another."""
         times = (self.received, self.queued, self.started, self.answered, self.ended, self.sent)
         return Traced(self.model, *(each[start:end] for each in times))
+
+
+def wait_for_trace(file: Path, seconds: float = WRITE_SECONDS) -> dict[str, Traced]:
+    """Return the requests in the trace that Triton is writing; none if it does not write it.
+
+    Triton writes it when nobody holds a traced request any more, and closes the list only when it
+    ends.
+
+    Args:
+        file: the trace, as in `trace_flags`.
+        seconds: how long to wait.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError, ValueError):  # it is not there, or not whole
+            text = file.read_text()
+            return read_trace(text if text.endswith("]") else f"{text}]")
+        time.sleep(POLL_SECONDS)
+    return {}
 
 
 def read_trace(text: str) -> dict[str, Traced]:

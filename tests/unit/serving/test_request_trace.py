@@ -2,11 +2,17 @@
 
 import json
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
-from millrace.serving.triton.request_trace import Traced, read_trace, trace_flags
+from millrace.serving.triton.request_trace import (
+    Traced,
+    read_trace,
+    trace_flags,
+    wait_for_trace,
+)
 
 BEGAN = 5_000_000_000
 """Nanoseconds of the clock when the traced requests began."""
@@ -143,3 +149,23 @@ def test_triton_is_told_to_trace_every_request_into_the_file() -> None:
         "--trace-config=mode=triton",
         "--trace-config=triton,file=/tmp/t.json",
     ]
+
+
+@pytest.mark.parametrize("text", [TRACE, TRACE.rstrip().removesuffix("]")])
+def test_a_trace_is_read_whether_or_not_triton_has_ended(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(text.rstrip())
+    assert list(wait_for_trace(file)) == list(read_trace(TRACE))
+
+
+def test_a_trace_is_waited_for_until_it_is_whole(tmp_path: Path) -> None:
+    file, text = tmp_path / "trace.json", TRACE.rstrip()
+    writers = [Timer(0.1, file.write_text, [text[:-20]]), Timer(0.3, file.write_text, [text])]
+    for writer in writers:
+        writer.start()
+    assert list(wait_for_trace(file)) == list(read_trace(TRACE))
+    assert all(writer.join() is None for writer in writers)
+
+
+def test_a_trace_that_is_never_written_has_no_requests(tmp_path: Path) -> None:
+    assert wait_for_trace(tmp_path / "trace.json", seconds=0.2) == {}
