@@ -37,6 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
     "batch": ("P6", "P7", "P8"),
+    "beside_online": ("BO1", "BO2", "BO3"),
     "planner": ("PL1", "PL2", "PL3", "PL4", "PL5", "PL6", "PL7", "PL8"),
     "language": ("P9", "P9G", "P9C", "P9S"),
 }

@@ -25,6 +25,7 @@ from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.actor import ScoringJob
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input
+from millrace.serving.batch.job_state import SHORT
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample
@@ -44,6 +45,7 @@ from millrace.tasks.batch.batch_run import (
     BatchRun,
     is_reported,
 )
+from millrace.tasks.batch.beside_online import BesideForecast, watch_online
 from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, report_drift
 from millrace.tasks.batch.score_input import input_of, open_held_input
@@ -63,6 +65,8 @@ from millrace.tasks.retry import step
 from millrace.tasks.run_names import code_version
 
 Connect = Callable[[], None]
+MOST_PAUSED = 0.01
+"""Share of its time that a job may have stood still, for the planner to learn from it."""
 
 
 def is_connected() -> None:
@@ -250,6 +254,7 @@ def _tracked(
     with (
         _run_of(pipeline, installation, target.date, fingerprint, reporter, job.version) as run,
         progress.bar("score", rows, "rows") as bar,
+        watch_online(pipeline, installation, fingerprint[:SHORT]) as online,
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         run.log_scored_input(found.source, fingerprint, rows)
@@ -258,6 +263,8 @@ def _tracked(
             reporter.emit(Event(LATE, pipeline.name, text, {"date": target.date}))
 
         tracked = BatchRun(run, rows, _deadline(pipeline), warn_late)
+        if online.goals:
+            tracked.seconds_left = BesideForecast(installation, online).seconds_left
 
         def take(sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)
@@ -270,11 +277,17 @@ def _tracked(
             _run_options(pipeline, installation),
             approved=choice.is_approved,
             approval=choice.reason,
+            pause=online.pause if online.goals else None,
         )
         report = score(found, job, target, how, take, check)
         if not report.unchanged:
-            plan = record_batch(pipeline, installation, package.version, report)
+            paused = online.paused_seconds
+            plan: Mapping[str, str] = {}
+            if paused <= MOST_PAUSED * report.seconds:  # else the time says little of the machine
+                plan = record_batch(pipeline, installation, package.version, report)
             tracked.finish(pipeline, report, plan)
+            if online.goals:
+                run.log_metrics({"paused_seconds": paused})
             _report_drift(run, pipeline, job, report, reporter)
     return report
 

@@ -115,6 +115,12 @@ class BatchSpec(Spec):
         description="Time by which a job must be done, HH:MM in `schedule.timezone`; a job that "
         "will miss it warns early.",
     )
+    yields: bool = Field(
+        True,
+        description="Whether a job on the machine of `millrace up` gives way to the live models "
+        "that have `serving.slo`: its actors run at the lowest priority, and stand still while a "
+        "latency is near its bound.",
+    )
     max_disagreement: float | None = Field(
         None,
         ge=0,

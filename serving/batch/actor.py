@@ -17,6 +17,7 @@ from ray.data.checkpoint import CheckpointConfig
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_logs
 from millrace.models.data.folder import Folder
+from millrace.serving.batch.beside_online.pause_file import PauseFile, Wait, go_on, lower_priority
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import ModelFiles, with_local_files
 from millrace.serving.batch.commit import Partition
@@ -39,6 +40,8 @@ class ActorContext:
         blocks: the sizes of the blocks in which rows go through Ray.
         num_actors: number of actors; each holds one CPU of Ray and loads the model.
         model: the model's files, if Ray may have nodes other than the driver's node; else None.
+        pause: the file by which the actors stand still for online requests on this machine; None if
+            they yield to nobody.
     """
 
     state: JobState
@@ -46,6 +49,7 @@ class ActorContext:
     blocks: Blocks
     num_actors: int = 1
     model: ModelFiles | None = None
+    pause: PauseFile | None = None
 
 
 class ScoringJob(Job, Protocol):
@@ -79,31 +83,43 @@ class Worker(Protocol):
 class ActorJob(Job, Protocol):
     """A job whose model is loaded by `Actor`."""
 
-    def worker(self) -> Worker:
-        """Load the model."""
+    def worker(self, wait: Wait = go_on) -> Worker:
+        """Load the model.
+
+        Args:
+            wait: what the worker calls before each step of the model, and when it may go on.
+        """
         ...
 
 
 class Actor:
     """An actor of Ray Data: loads a job's model and scores rows."""
 
-    def __init__(
-        self, job: ActorJob, state: JobState, meter: Meter, model: ModelFiles | None = None
-    ) -> None:
+    def __init__(self, job: ActorJob, context: ActorContext) -> None:
         began = time.perf_counter()
-        self.state, self.meter, self.name = state, meter, uuid4().hex[:8]
-        self.worker = with_local_files(job, model).worker()
+        self.state, self.meter, self.name = context.state, context.meter, uuid4().hex[:8]
+        self.pause = context.pause
+        if self.pause is not None:
+            lower_priority()  # before the model starts its threads
+        wait = go_on if self.pause is None else self.pause.wait
+        self.worker = with_local_files(job, context.model).worker(wait)
         self.meter.record_opened(self.name, time.perf_counter() - began)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the predictions, with the job's `output` columns."""
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), self.waited
         answers = self.worker(rows)
         if answers.refused.num_rows:
             first = pc.min(answers.refused[ROW]).as_py()
             self.state.refuse(f"{first:019d}-{self.name}", answers.refused)
-        self.meter.add(self.name, time.perf_counter() - began, work_of(answers.rows))
+        busy = time.perf_counter() - began - (self.waited - waited)
+        self.meter.add(self.name, busy, work_of(answers.rows))
         return answers.rows
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the actor stood still for online requests."""
+        return 0.0 if self.pause is None else self.pause.waited
 
 
 def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> ray.data.Dataset:
@@ -119,7 +135,7 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> r
     """
     return rows.map_batches(
         Actor,
-        fn_constructor_args=(job, context.state, context.meter, context.model),
+        fn_constructor_args=(job, context),
         batch_size=context.blocks.rows_per_call,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(

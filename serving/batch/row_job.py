@@ -19,6 +19,7 @@ from millrace.models.inference.model_input import FEATURES
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import PLACES, ROWS, answer_rows
 from millrace.serving.batch.actor import ActorContext, in_actors
+from millrace.serving.batch.beside_online.pause_file import Wait, go_on
 from millrace.serving.batch.block_size import Blocks, Load, blocks_of
 from millrace.serving.batch.carried_columns import carried_fields, carry
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
@@ -186,9 +187,9 @@ class RowJob:
         """Answer rows in a pool of actors."""
         return in_actors(rows, self, context)
 
-    def worker(self) -> "Scorer":
+    def worker(self, wait: Wait = go_on) -> "Scorer":
         """Open a session."""
-        return Scorer(self)
+        return Scorer(self, wait)
 
     def _read(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         return pa.table({f.name: self._cells(rows, f) for f in self.encoding.features})
@@ -225,8 +226,8 @@ class RowJob:
 class Scorer:
     """Scores tables of rows with one ONNX session."""
 
-    def __init__(self, job: RowJob) -> None:
-        self.job = job
+    def __init__(self, job: RowJob, wait: Wait = go_on) -> None:
+        self.job, self.wait = job, wait
         self.session = OnnxSession(job.onnx, job.threads)
         self.meaning = answers_of(job.encoding)
 
@@ -239,7 +240,7 @@ class Scorer:
         read, output = self.job.encoding.input, self.job.output
         features = _features(rows, read.width)
         calls = self.job.batch_size, self.job.batch_tokens
-        answers = answer_rows(self.session.answer, features, read, *calls)
+        answers = answer_rows(self._answer, features, read, *calls)
         scores = self.meaning.score(answers)
         top = self.job.top_scores
         columns = [
@@ -260,6 +261,10 @@ class Scorer:
             [bad[ROW], bad[KEY], reason, pa.nulls(len(bad), pa.string())], DEAD.names
         )
         return Answers(table.filter(pa.array(finite)), refused.cast(DEAD))
+
+    def _answer(self, batch: Array) -> Array:
+        self.wait()
+        return self.session.answer(batch)
 
     def _best(self, answers: Array, top: int, kind: pa.DataType) -> pa.Array:
         """Return the most probable classes of each row with their probabilities."""

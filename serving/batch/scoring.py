@@ -11,6 +11,7 @@ import numpy as np
 from millrace.models.data.lease import is_held
 from millrace.models.data.snapshot_use import wait_for_erasure
 from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
+from millrace.serving.batch.beside_online.pause_file import PauseFile
 from millrace.serving.batch.cluster.model_files import put_model_files
 from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
 from millrace.serving.batch.fingerprint import fingerprint_of
@@ -81,6 +82,8 @@ class RunOptions:
         is_spread: whether Ray has, or may have, other nodes than the driver's.
         approved: whether the version is the approved one; None if that is not known.
         approval: why this version scores, in a sentence.
+        pause: the file by which the actors stand still for online requests; None: they yield to
+            nobody.
     """
 
     num_actors: int = 1
@@ -89,6 +92,7 @@ class RunOptions:
     is_spread: bool = False
     approved: bool | None = None
     approval: str = ""
+    pause: PauseFile | None = None
 
 
 def score(
@@ -264,6 +268,7 @@ def _score_remaining(
                 blocks=job.blocks(load_of(remaining, options.num_actors)),
                 num_actors=options.num_actors,
                 model=put_model_files(job) if options.is_spread else None,
+                pause=options.pause,
             )
             checkpoint = state.new_checkpoint() if options.resume else None
             write_predictions(batch_input.source, remaining, job, context, partition, checkpoint)

@@ -17,12 +17,14 @@ from millrace.serving.batch.monitoring.batch_report import SECONDS_PER_DAY, Batc
 from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import (
     Sample,
+    SecondsLeft,
     Unit,
     Work,
     cost_per_million,
     forecast,
     is_short,
     per_day,
+    seconds_left,
     throughput,
 )
 from millrace.tasks.progress import log
@@ -51,6 +53,7 @@ class BatchRun:
         total: rows of the input; None if the number is not known.
         deadline: when the job must end; None: no deadline.
         on_late: called once with what to say if the job will miss its deadline.
+        seconds_left: returns the seconds until the end, of the samples, all rows, and their unit.
         samples: the progress so far.
         actors: what each actor has done.
     """
@@ -59,6 +62,7 @@ class BatchRun:
     total: int | None
     deadline: datetime | None = None
     on_late: Callable[[str], None] = lambda _: None
+    seconds_left: SecondsLeft = seconds_left
     samples: list[Sample] = field(default_factory=list)
     actors: Mapping[str, ActorProgress] = field(default_factory=dict)
     _logged: float = field(default_factory=time.monotonic)
@@ -74,8 +78,9 @@ class BatchRun:
         metrics = {f"live.{sample.work.unit}": float(sample.work.count(sample.work.unit))}
         if self.total is not None:
             left = self.total - resumed
-            found = forecast(self.samples, left, datetime.now().astimezone(), self.deadline, "rows")
-            if found is not None:
+            seconds = self.seconds_left(self.samples, left, "rows")
+            if seconds is not None:
+                found = forecast(seconds, datetime.now().astimezone(), self.deadline)
                 metrics["live.seconds_left"] = found.seconds_left
                 self._warn(found.ends_at, late=found.is_late)
         self.run.log_metrics(metrics, step=int(sample.seconds))

@@ -4,7 +4,7 @@ Only work that is written and committed counts. TPD (tokens per day) is committe
 seconds × 86,400. The unit of a model without tokens is rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -72,6 +72,10 @@ class Sample:
 
     seconds: float
     work: Work
+
+
+SecondsLeft = Callable[[Sequence[Sample], int, Unit], float | None]
+"""Returns the seconds until a job ends, as `seconds_left` does."""
 
 
 @dataclass(frozen=True)
@@ -214,13 +218,24 @@ def seconds_left(samples: Sequence[Sample], total: int, unit: Unit | None = None
     rest = total - commits[-1][1]
     if rest <= 0:
         return 0.0
-    now = samples[-1].seconds if samples else 0.0
+    rate = _rate(recent_commits(commits, samples[-1].seconds if samples else 0.0))
+    return None if rate is None else rest / rate
+
+
+def recent_commits(commits: Sequence[tuple[float, int]], now: float) -> list[tuple[float, int]]:
+    """Return the commits of the second half of the time, or the last few; see `seconds_left`.
+
+    The last one is at the time until which its work lasted.
+
+    Args:
+        commits: as `commits_of` returns them.
+        now: seconds since the start of the job.
+    """
     later = [commit for commit in commits if commit[0] >= now / 2]
-    recent = later if len(later) >= LEAST_COMMITS else commits[-LEAST_COMMITS:]
+    recent = later if len(later) >= LEAST_COMMITS else list(commits[-LEAST_COMMITS:])
     waits = [b[0] - a[0] for a, b in zip(recent, recent[1:], strict=False)]
     until = max(recent[-1][0], now - max(waits, default=0.0))
-    rate = _rate([*recent[:-1], (until, recent[-1][1])])
-    return None if rate is None else rest / rate
+    return [*recent[:-1], (until, recent[-1][1])]
 
 
 def cost_per_million(cost_per_hour: float, seconds: float, tokens: int) -> float | None:
@@ -234,25 +249,14 @@ def cost_per_million(cost_per_hour: float, seconds: float, tokens: int) -> float
     return cost_per_hour * seconds / SECONDS_PER_HOUR / tokens * 1e6 if tokens else None
 
 
-def forecast(
-    samples: Sequence[Sample],
-    total: int,
-    now: datetime,
-    deadline: datetime | None = None,
-    unit: Unit | None = None,
-) -> Forecast | None:
-    """Return the forecast of a job's end; None if there are too few commits for a rate.
+def forecast(left: float, now: datetime, deadline: datetime | None = None) -> Forecast:
+    """Return the forecast of a job's end.
 
     Args:
-        samples: the earliest first; the last one is the current state.
-        total: all the work, in `unit`.
+        left: the seconds until then.
         now: the time of the last sample.
         deadline: when the job must end, with a time zone if `now` has one.
-        unit: what to count; None: tokens, or rows if there are no tokens.
     """
-    left = seconds_left(samples, total, unit)
-    if left is None:
-        return None
     late = None if deadline is None else (now - deadline).total_seconds() + left
     return Forecast(left, now + timedelta(seconds=left), late)
 

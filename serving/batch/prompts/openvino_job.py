@@ -19,6 +19,7 @@ from millrace.models.common.language_generation import ends_of, greedy_config, p
 from millrace.models.data.schema import KEY
 from millrace.models.inference.language_engine import own_properties
 from millrace.serving.batch.actor import ActorContext, in_actors
+from millrace.serving.batch.beside_online.pause_file import Wait, go_on
 from millrace.serving.batch.block_size import Blocks, Load, slow_blocks_of
 from millrace.serving.batch.job import ROW, Answers
 from millrace.serving.batch.prompts.prompt_rows import (
@@ -129,8 +130,15 @@ class Engine:
         """Return the tokens of a prompt: a text, or a chat that the template has formatted."""
         return [int(each) for each in prompt_ids(self._tokenizer, text, is_chat=is_chat)[0]]
 
-    def answer_prompts(self, prompts: Sequence[EnginePrompt]) -> list[EngineAnswer]:
-        """Return the answers in order; at most `sequences` prompts are in progress at a time."""
+    def answer_prompts(
+        self, prompts: Sequence[EnginePrompt], wait: Wait = go_on
+    ) -> list[EngineAnswer]:
+        """Return the answers in order; at most `sequences` prompts are in progress at a time.
+
+        Args:
+            prompts: the prompts.
+            wait: called before each step of the engine.
+        """
         waiting = list(enumerate(prompts))[::-1]
         running: dict[int, Any] = {}
         ids: list[list[int]] = [[] for _ in prompts]
@@ -142,6 +150,7 @@ class Engine:
                 running[number] = self._pipeline.add_request(
                     number, tensor, self._build_config(each)
                 )
+            wait()
             self._pipeline.step()
             for number, handle in list(running.items()):
                 reasons[number] = self._read(handle, ids[number])
@@ -226,16 +235,16 @@ class PromptJob(Prompts):
         """Answer rows in a pool of actors."""
         return in_actors(rows, self, context)
 
-    def worker(self) -> "Generator":
+    def worker(self, wait: Wait = go_on) -> "Generator":
         """Open an engine."""
-        return Generator(self)
+        return Generator(self, wait)
 
 
 class Generator:
     """Answers tables of prompts with one engine."""
 
-    def __init__(self, job: PromptJob) -> None:
-        self.job = job
+    def __init__(self, job: PromptJob, wait: Wait = go_on) -> None:
+        self.job, self.wait = job, wait
         self.context = context_of(job.variant)
         self.engine = Engine(
             job.variant,
@@ -260,7 +269,8 @@ class Generator:
         good = [n for n, fault in enumerate(faults) if fault is None]
         # The longest first, so that at the end only short ones run and the engine stays full.
         good.sort(key=lambda n: -len(ids[n]))
-        answers = self.engine.answer_prompts([self._build_prompt(ids[n], numbers[n]) for n in good])
+        asked = [self._build_prompt(ids[n], numbers[n]) for n in good]
+        answers = self.engine.answer_prompts(asked, self.wait)
         found = dict(zip(good, answers, strict=True))
         for n, answer in found.items():
             faults[n] = answer.fault

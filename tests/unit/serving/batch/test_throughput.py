@@ -136,17 +136,13 @@ def test_no_tokens_have_no_price() -> None:
 
 @pytest.mark.parametrize(("deadline", "late"), [(150, 50), (500, -300)])
 def test_a_forecast_tells_when_a_job_ends_and_how_late(deadline: int, late: float) -> None:
-    found = forecast(even(5, seconds=200), 2_000, NOW, NOW + timedelta(seconds=deadline))
+    found = forecast(200, NOW, NOW + timedelta(seconds=deadline))
     assert found == Forecast(200, NOW + timedelta(seconds=200), late)
 
 
 @pytest.mark.parametrize(("late", "told"), [(None, False), (-1.0, False), (1.0, True)])
 def test_a_forecast_is_late_after_its_deadline_only(late: float | None, told: bool) -> None:
     assert Forecast(9, NOW, late).is_late is told
-
-
-def test_no_samples_have_no_forecast() -> None:
-    assert forecast([], 100, NOW) is None
 
 
 def test_the_throughput_of_a_job_is_told_from_end_to_end() -> None:
