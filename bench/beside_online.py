@@ -5,6 +5,7 @@ numbers with a wide network, in one actor for each core.
 """
 
 import multiprocessing
+import os
 import statistics
 import tempfile
 import threading
@@ -24,6 +25,7 @@ from bench.server import batch_of, mlp
 from millrace.models.common.digest import digest_of
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Endpoint
+from millrace.models.common.low_priority import with_low_priority
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.ray.cluster import connect_to_ray
@@ -41,7 +43,7 @@ from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 WIDTH = 64
 GOAL = SloSpec(rate=200, p99_ms=20)
 ROUNDS = 3
-PASSES = 4
+PASSES = 2
 """How often the rows of `bench.batch` are scored in one job."""
 HALF = 0.5
 """Share of the work at which the end of a job is foreseen."""
@@ -51,7 +53,8 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
     """Measure the wanted rows."""
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        opened.enter_context(connect_to_ray("local", this_machine().cores))
+        with with_low_priority():
+            opened.enter_context(connect_to_ray("local", this_machine().cores))
         online = opened.enter_context(online_model(folder))
         stand = Stand(folder, online)
         measures: dict[str, Callable[[], Row]] = {
@@ -92,12 +95,14 @@ def online_model(folder: Path) -> Iterator[Online]:
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, folder), daemon=True)
     process.start()
+    there.close()  # so that the end of that process ends the wait for its words
     yield Online(here.recv(), here)
     here.send("end")
     process.join()
 
 
 def _serve(pipe: Connection, folder: Path) -> None:
+    os.setsid()  # clients are no part of the job's session, which shares its cores among its own
     file = mlp(folder / "online.onnx", (WIDTH, 256, 256, 10))
     with profiled_model(artifact_of_graph(file, digest_of(file)), batch_of(WIDTH, 64)) as model:
         model.triton.load(ServingSpec())

@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
+from millrace.models.common.low_priority import with_low_priority
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import (
@@ -23,9 +24,9 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.actor import ScoringJob
+from millrace.serving.batch.beside_online.online_watch import OnlineWatch
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input
-from millrace.serving.batch.job_state import SHORT
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample
@@ -147,9 +148,12 @@ def scored(
         report = find_earlier_report(found, job, target)
         if report is None:
             job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
+            online = watch_online(pipeline, installation, fingerprint_of(job, found.manifest))
             log.info("score: connecting to Ray")
-            connect()
-            report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
+            with with_low_priority() if online.goals else nullcontext():
+                connect()
+            every = (pipeline, installation, package, found, job, target, reporter, choice)
+            report = _tracked(*every, online)
         elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
             job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
             _report_late(pipeline, installation, job, report, reporter)
@@ -248,13 +252,14 @@ def _tracked(
     target: Target,
     reporter: RunReporter,
     choice: Choice,
+    online: OnlineWatch,
 ) -> BatchReport:
     """Score the input, and report the job in an MLflow run."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
         _run_of(pipeline, installation, target.date, fingerprint, reporter, job.version) as run,
         progress.bar("score", rows, "rows") as bar,
-        watch_online(pipeline, installation, fingerprint[:SHORT]) as online,
+        online,
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         run.log_scored_input(found.source, fingerprint, rows)

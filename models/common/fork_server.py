@@ -29,6 +29,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from millrace.models.common.low_priority import LOW_PRIORITY, lower_priority
+
 FDS = 3
 HEADER = 8
 """Bytes of a request that say how long the rest is."""
@@ -144,7 +146,10 @@ class ForkServer:
 
     def _become(self, request: Request, fds: list[int], client: socket.socket) -> None:
         """Turn this child into the process of a program."""
-        os.setpgid(0, 0)  # Ray ends a worker by a signal to its group
+        if LOW_PRIORITY in request.environment:
+            lower_priority()  # as long as it has one thread; the session is a group too
+        else:
+            os.setpgid(0, 0)  # Ray ends a worker by a signal to its group
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

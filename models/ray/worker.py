@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from millrace.models.common.fork_client import FORK_SERVER, fork
+from millrace.models.common.low_priority import LOW_PRIORITY, lower_priority
 
 WARM_RAY = "MILLRACE_RAY"
 """Contains the folder of this Ray; see `warm`."""
@@ -78,6 +79,8 @@ def main() -> None:
     for each in (job_server(server, os.environ[JOB]), server) if server else ():
         if fork(each, worker, arguments, environment, waits=False):
             return
+    if LOW_PRIORITY in environment:
+        lower_priority()
     os.execve(sys.executable, [sys.executable, worker, *arguments], environment)  # noqa: S606
 
 

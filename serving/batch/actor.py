@@ -17,7 +17,7 @@ from ray.data.checkpoint import CheckpointConfig
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_logs
 from millrace.models.data.folder import Folder
-from millrace.serving.batch.beside_online.pause_file import PauseFile, Wait, go_on, lower_priority
+from millrace.serving.batch.beside_online.pause_file import PauseFile, Wait, go_on
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import ModelFiles, with_local_files
 from millrace.serving.batch.commit import Partition
@@ -99,8 +99,6 @@ class Actor:
         began = time.perf_counter()
         self.state, self.meter, self.name = context.state, context.meter, uuid4().hex[:8]
         self.pause = context.pause
-        if self.pause is not None:
-            lower_priority()  # before the model starts its threads
         wait = go_on if self.pause is None else self.pause.wait
         self.worker = with_local_files(job, context.model).worker(wait)
         self.meter.record_opened(self.name, time.perf_counter() - began)

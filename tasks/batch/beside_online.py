@@ -21,6 +21,7 @@ from millrace.serving.batch.beside_online.beside_forecast import (
 )
 from millrace.serving.batch.beside_online.online_watch import OnlineWatch
 from millrace.serving.batch.beside_online.pause_file import PauseFile
+from millrace.serving.batch.job_state import SHORT
 from millrace.serving.batch.monitoring.throughput import Sample, Unit
 from millrace.serving.guard.arrivals_table import read_arrivals
 from millrace.serving.release.ledger import ledger_of
@@ -35,7 +36,7 @@ DAY = 24 * 3600.0
 MINUTES = 24 * 60
 
 
-def watch_online(pipeline: Pipeline, installation: Installation, job: str) -> OnlineWatch:
+def watch_online(pipeline: Pipeline, installation: Installation, fingerprint: str) -> OnlineWatch:
     """Return the watch that pauses a job for the live models with a goal.
 
     It watches nothing if there are none on this machine, or the pipeline does not want it.
@@ -43,12 +44,12 @@ def watch_online(pipeline: Pipeline, installation: Installation, job: str) -> On
     Args:
         pipeline: the job's pipeline.
         installation: where the registry and the servers are.
-        job: what tells the job from others that run now.
+        fingerprint: the job's fingerprint.
     """
     goals = live_goals(installation) if pipeline.batch.yields else {}
     if goals:
         log.info("the job gives way to the goals of %s", ", ".join(sorted(goals)))
-    pause = PauseFile(installation.run / f"batch-{job}.paused")
+    pause = PauseFile(installation.run / f"batch-{fingerprint[:SHORT]}.paused")
     return OnlineWatch(goals, lambda: servers_of(installation), pause)
 
 

@@ -68,6 +68,7 @@ class OnlineWatch:
 
     def __enter__(self) -> Self:
         """Begin to look."""
+        self.began = time.monotonic()
         if self.goals:
             self.pause.resume()  # of a driver that died
             self._thread = Thread(target=self._watch, name="online watch", daemon=True)

@@ -1,6 +1,5 @@
 """The file by which the driver of a job has its actors, which run on its machine, stand still."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,14 +54,3 @@ class PauseFile:
             return time.time() - self.path.stat().st_mtime < STALE_SECONDS
         except FileNotFoundError:
             return False
-
-
-def lower_priority() -> None:
-    """Let this thread, and those that it starts, run only when no other process wants the core.
-
-    Elsewhere than on Linux there is no such class, and the process gets the lowest priority.
-    """
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(19)
