@@ -30,6 +30,7 @@ from millrace.serving.profile.stream_workload import StreamWorkload
 from millrace.serving.profile.workload import Considered, Workload
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
+from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.promotion_cards import write_card
@@ -39,7 +40,7 @@ from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
 from millrace.tasks.run_names import code_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 FOLDER = "profiles"
@@ -142,6 +143,22 @@ def profile_version(
         store_profile(registry, version, profile.to_json(), profile.summary())
     write_card(MlflowRegistry(installation), registry.version(version.model, version.version))
     return Profiled(profile, found, run.run_id)
+
+
+def profile_unproved(installation: Installation) -> Iterator[Profiled]:
+    """Profile on this machine each champion whose release needs a proof of its goal that it lacks.
+
+    A proof from a machine of another kind, or with another engine, is no proof here.
+
+    Raises:
+        As `profile_version`.
+    """
+    known = MlflowRegistry(installation)
+    for version in known.registry.champions().values():
+        if reason := known.lacked_proof(version):
+            log.info("profiling %s on this machine: %s", version.title, reason)
+            pipeline = pipeline_of(known.package(version))
+            yield profile_version(pipeline, installation, version.version)
 
 
 def _times_text(workload: Workload, found: Found) -> str | None:

@@ -380,6 +380,16 @@ class MlflowRegistry:
                 self._profiles[key] = None
         return self._profiles[key]
 
+    def lacked_proof(self, version: ModelVersion) -> str:
+        """Return why a version lacks the serving profile that its release needs; empty if not.
+
+        A version that this home does not trust lacks more than that, and its file is not followed.
+        """
+        package = self.package(version)
+        if self.registry.trust.fault(version) or not pipeline_of(package).promotion.require.slo:
+            return ""
+        return self._unproved(package)
+
     def _unproved(self, package: Package) -> str:
         """Return why no serving profile proves the version's goal here; empty if one does."""
         try:

@@ -19,6 +19,7 @@ from millrace.flows.cli.command_setup import (
     prepare,
     report,
 )
+from millrace.flows.cli.profile import profile_champions
 from millrace.flows.cli.promotions import show_promotions
 from millrace.models.common.errors import TransientError
 from millrace.models.common.slow_step import report_while
@@ -118,12 +119,22 @@ def release(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; say what a promotion would change.")
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="First measure here each champion that needs a proof of its latency goal "
+            "(promotion.require.slo) and has none that holds on this machine; it takes minutes.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make Triton serve the versions with the alias champion in the registry."""
     if dry_run:
         show_promotions(as_json=as_json)
         return
+    if profile:
+        profile_champions()
     prepare(is_flow=True)
     with report_while(LOADING):
         from millrace.flows.cli import show

@@ -44,6 +44,18 @@ def profile(
         raise typer.Exit(1)
 
 
+def profile_champions() -> None:
+    """Profile each champion whose release needs a proof that it lacks, and say what was found."""
+    chosen = prepare()
+    with console.reserve_stdout():
+        from millrace.tasks.profile import profile_unproved
+
+        for found in profile_unproved(chosen.installation()):
+            report(
+                f"{found.profile.model} version {found.profile.version}: {found.profile.summary()}"
+            )
+
+
 def _show(found: "Profiled") -> None:
     from millrace.tasks.profile import describe, head_of
 

@@ -11,7 +11,9 @@ HOW_TO_LABEL = (
     "score rows that it has not learnt from, for a date of their own, with `millrace score FILE "
     "--version N --input ROWS --date DATE`, then `millrace feedback`"
 )
-HOW_TO_PROFILE = "run `millrace profile FILE`, then `millrace release`"
+HOW_TO_PROFILE = (
+    "run `millrace release --profile`, or `millrace profile FILE` and then `millrace release`"
+)
 MANUAL = "promotion is manual: set the alias champion in the MLflow UI, or `millrace promote`"
 
 

@@ -28,6 +28,8 @@ from millrace.serving.triton.version_folder import Artifact
 MODEL = "profiled"
 VERSION = 1
 WARM_UP = 50
+STOP_SECONDS = 1.0
+"""Its Triton may be killed: all requests are answered, and its folder is removed."""
 STUB = "triton_python"
 """How the names of the processes begin that compute models of Python-based backends."""
 DIFFERENT_REQUESTS = 64
@@ -81,7 +83,12 @@ def own_triton(artifact: Artifact, flags: Sequence[str] = ()) -> Iterator[OwnTri
         repository = Repository(installation.model_repository, installation.staging)
         repository.stage(MODEL, VERSION, artifact)
         endpoint = _free_endpoint()
-        running = server.running(installation, endpoint, flags=flags, ends_with_parent=True)
+        running = server.running(
+            *(installation, endpoint),
+            flags=flags,
+            ends_with_parent=True,
+            stop_seconds=STOP_SECONDS,
+        )
         client = stack.enter_context(running)
         yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
 

@@ -129,6 +129,7 @@ def running(
     guarded: bool = True,
     flags: Sequence[str] = (),
     ends_with_parent: bool = False,
+    stop_seconds: float = STOP_SECONDS,
 ) -> Iterator["TritonClient"]:
     """Run a server and its guard for the length of the block, and yield a client of the server.
 
@@ -141,6 +142,7 @@ def running(
         guarded: whether to run the guard in front of Triton; see `command`.
         flags: more of Triton's arguments.
         ends_with_parent: whether the kernel kills server and guard when this process is killed.
+        stop_seconds: how long the server may take to end, before it is killed.
 
     Raises:
         InputError: the endpoint is not on loopback.
@@ -177,7 +179,7 @@ def running(
             _wait_until(lambda: _is_ready(client), process, log, deadline)
             yield client
     finally:
-        _stop(process)
+        _stop(process, stop_seconds)
         clean_up(installation, endpoint)
 
 
@@ -278,14 +280,14 @@ def _is_port_open(endpoint: Endpoint, port: int) -> bool:
         return False
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def _stop(process: "subprocess.Popen[bytes]", seconds: float) -> None:
     """Terminate the server; kill the server and its stub processes if they do not end in time."""
     stubs: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         stubs = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

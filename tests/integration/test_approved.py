@@ -3,13 +3,17 @@
 The first job's rows go through Ray; those of the others, of which only the version matters, do not.
 """
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import deltalake
 import pytest
+import ray
 
 from millrace.models.common.errors import InputError
+from millrace.models.common.low_priority import with_low_priority
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.ray.cluster import connect_to_ray
 from millrace.models.registry.tracking import client
@@ -24,9 +28,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is fo
 NO_WORSE = {"promotion": {"require": {"max_metric_drop": 0.0}}}
 
 
+GOAL = {"serving": {"slo": {"rate": 10, "p99_ms": 50}}}
+
+
 @pytest.fixture(scope="module")
 def ray_of(line: Line) -> Iterator[Line]:
-    with connect_to_ray(line.installation.ray_address, 1):
+    with ExitStack() as opened:
+        with with_low_priority():
+            opened.enter_context(connect_to_ray(line.installation.ray_address, 1))
         yield line
 
 
@@ -34,6 +43,10 @@ def score(line: Line, name: str, date: str, version: int | None = None) -> Batch
     pipeline = Pipeline(name=name, dataset=DATASET).with_folder(line.installation.home)
     telling = RunReporter({}, lambda event: None)
     return scored(pipeline, line.installation, None, date, telling, version)
+
+
+def policy() -> int:
+    return os.sched_getscheduler(0)
 
 
 def worse(line: Line, name: str) -> Planted:
@@ -45,7 +58,7 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(
 ) -> None:
     line, name = ray_of, "nightly"
     ingest_rows(line.installation, name)
-    line.promote(plant(line.installation, name, good(0)))
+    line.promote(plant(line.installation, name, good(0, pipeline=GOAL)))
     line.release()
     second = worse(line, name)
     line.promote(second)
@@ -61,6 +74,8 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(
     assert table.history(1)[0]["millrace.approved"] == "True"
     (run,) = _runs(line, name)
     assert run.data.tags["millrace.approved"] == "True"
+    assert run.data.metrics["paused_seconds"] < 60  # it gives way to the goal of the live version
+    assert ray.get(ray.remote(policy).remote()) == os.SCHED_IDLE
 
     without_ray(monkeypatch)
     assert score(line, name, "2026-01-01").unchanged

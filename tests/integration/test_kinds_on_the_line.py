@@ -16,7 +16,7 @@ from millrace.models.registry.tracking import client
 from millrace.serving.triton.server import running
 from tests.integration.conftest import EXAMPLES, Home
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 ROOT = EXAMPLES.parent
 WITH_TOY = f"""

@@ -95,6 +95,7 @@ def test_the_first_version_becomes_champion_and_is_released(line: Line) -> None:
     assert [(o["model"], o["version"], o["error"]) for o in line.released] == [("digits", 1, None)]
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examples: Path) -> None:
     changes = (
         *("--set", "name=student", "--set", "model.params.channels=[4, 8]"),

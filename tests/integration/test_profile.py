@@ -33,7 +33,7 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.open_loop import OpenLoop, encode_request
 from millrace.serving.triton.version_config import PROFILE
-from millrace.tasks.profile import Profiled, profile_version
+from millrace.tasks.profile import Profiled, profile_unproved, profile_version
 from millrace.tasks.promotion_cards import promotion_cards, write_card
 from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.reports.promotion_card import HEADING
@@ -70,8 +70,10 @@ def _short() -> Iterator[None]:
 def fast(line: Line) -> tuple[Planted, Profiled]:
     """Return a version, and its profile; the release without a profile was refused."""
     version = planted(line, "fast", p99_ms=5000, rate=300)
-    assert "it has no serving profile: run `millrace profile FILE`" in refusal(line, "fast")
-    return version, profiled(line, version)
+    assert "it has no serving profile: run `millrace release --profile`" in refusal(line, "fast")
+    (found,) = profile_unproved(line.installation)
+    assert not list(profile_unproved(line.installation))
+    return version, found
 
 
 def planted(line: Line, name: str, p99_ms: float, rate: float, slow: bool = False) -> Planted:

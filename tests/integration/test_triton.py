@@ -421,6 +421,7 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
     assert answer_of(served, "killed") == 1
 
 
+@pytest.mark.chaos
 def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
     served.serve("restless", constant(1))
     monkeypatch.setattr(Observer, "_is_answering", lambda self, client, model, version: False)

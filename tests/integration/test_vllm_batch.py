@@ -32,6 +32,8 @@ from millrace.serving.batch.prompts.vllm_job import (
 from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.stand_ins.vllm_variant import write_variant
 
+pytestmark = pytest.mark.slow
+
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
 CONTEXT = 64

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from millrace.models.common import fork_client
+from millrace.models.common.low_priority import LOW_PRIORITY
 
 PROGRAM = """
 import os, sys
@@ -80,6 +81,20 @@ def test_other_variables_that_imports_read_make_it_run_by_itself(server: Server)
     out, _ = client.communicate("")
     assert out.startswith("False")
     assert client.returncode == 7
+
+
+def test_it_has_the_lowest_priority_in_a_session_of_its_own_if_it_is_asked(server: Server) -> None:
+    code = """
+import os
+from pathlib import Path
+group = Path("/proc/self/autogroup")
+print(os.getsid(0) == os.getpid() == os.getpgrp(), os.sched_getscheduler(0) == os.SCHED_IDLE)
+print(group.read_text().split()[-1] if group.exists() else 19)
+"""
+    out, _ = server.start(code, **{LOW_PRIORITY: "1"}).communicate("")
+    assert out.split() == ["True", "True", "19"]
+    out, _ = server.start(code).communicate("")
+    assert out.split()[:2] == ["False", "False"]
 
 
 def test_without_a_server_it_runs_by_itself(server: Server) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import deltalake
@@ -27,6 +27,7 @@ from millrace.models.data.schema import Column
 from millrace.models.data.scrub_files import scrub_files
 from millrace.models.data.snapshot_use import hold_erasure
 from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.batch.beside_online.pause_file import PauseFile
 from millrace.serving.batch.commit import Partition, committed_dates
 from millrace.serving.batch.forget_predictions import BatchTables, forget_in_batches
 from millrace.serving.batch.input.find_input import open_input
@@ -599,3 +600,24 @@ def test_a_job_whose_rows_were_all_forgotten_is_not_scored_again(tmp_path: Path,
     assert (again.unchanged, again.fingerprint) == (True, first.fingerprint)
     assert held(Path(table)) == held(Path(f"{table}-dead")) == []
     assert committed_dates(table) == {first.date}
+
+
+def test_a_job_stands_still_while_it_is_paused(job: RowJob, tmp_path: Path) -> None:
+    source, table = tmp_path / "rows.csv", str(tmp_path / "table")
+    source.write_text(HEADER + "1,1,true,x\n2,2,true,x\n")
+    pause, busy = PauseFile(tmp_path / "batch.paused"), list[float]()
+    pause.pause()
+    resume = Timer(0.5, pause.resume)
+    resume.start()
+    began = time.monotonic()
+    report = score(
+        open_input(str(source), job),
+        job,
+        Target(table, f"{table}-dead", "2026-01-05"),
+        RunOptions(pause=pause),
+        lambda _, actors, __: busy.extend(each.busy for each in actors.values()),
+    )
+    assert time.monotonic() - began >= 0.4
+    resume.join()
+    assert report.scored == 2
+    assert 0 < busy[-1] < 0.3  # waiting is no work
