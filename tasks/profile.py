@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -40,7 +41,7 @@ from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
 from millrace.tasks.run_names import code_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 FOLDER = "profiles"

@@ -80,6 +80,8 @@ def main() -> None:
         if fork(each, worker, arguments, environment, waits=False):
             return
     if LOW_PRIORITY in environment:
+        if os.fork():  # Ray's child leads a group, and may not leave its session
+            return
         lower_priority()
     os.execve(sys.executable, [sys.executable, worker, *arguments], environment)  # noqa: S606
 

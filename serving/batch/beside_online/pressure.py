@@ -21,8 +21,9 @@ RESUME_BELOW = 0.5
 CALM_SECONDS = 2.0
 """How long the share must stay there."""
 LONGEST_CALM = 60.0
-AGAIN_SECONDS = 30.0
-"""A pause that comes this soon after the last one makes the next calm twice as long."""
+AGAIN_SECONDS = 5.0
+"""Pressure that is back so soon is the job's own, and makes the next calm twice as long. What comes
+later may be a pause of the machine, for which a long stand still is no help."""
 UNKNOWN_SECONDS = 10.0
 """How long a pause lasts if the metrics cannot be read any more."""
 
