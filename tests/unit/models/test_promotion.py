@@ -158,7 +158,7 @@ def test_gates_come_before_what_a_release_requires() -> None:
 @pytest.mark.parametrize(
     ("required", "unproved", "words"),
     [
-        (True, "it has no serving profile", "it has no serving profile: run `millrace profile"),
+        (True, "it has no serving profile", "run `millrace release --profile`"),
         (True, "", None),
         (False, "it has no serving profile", None),
     ],
