@@ -1,4 +1,4 @@
-"""SP1 to SP3: the serving profile of the digits beside brute force, the real Triton, the defaults.
+"""SP1 to SP3, SP6: a profile of the digits beside brute force, Triton, the defaults; its proofs.
 
 The grid of brute force is fixed here: every number of instances and threads, batch size and queue
 delay below, each measured as the profile measures those that it puts first.
@@ -21,7 +21,13 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, configured
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
-from millrace.serving.profile.profiler import Found, Profiler, measure_capacity
+from millrace.serving.profile.profiler import (
+    Found,
+    Profiler,
+    measure_capacity,
+    plan_proof,
+    prove,
+)
 from millrace.serving.profile.search import (
     BatchConfiguration,
     Demand,
@@ -39,6 +45,9 @@ SIZES, DELAYS = (1, 16, 64), (0, 2000)
 ROUNDS = 3
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 LOAD_SECONDS, REPEATS = 4.0, 3
+PROOFS = 20
+TOO_SLOW, FAST = 0.8, 3.0
+"""Bounds of SP6 as shares of the p99 that the version has."""
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
@@ -54,6 +63,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             "SP1": partial(beside_brute_force, digits),
             "SP2": partial(beside_triton, digits),
             "SP3": partial(beside_defaults, digits),
+            "SP6": partial(slow_versions, digits),
         }
         yield from measure_rows(measures, wanted)
 
@@ -191,4 +201,33 @@ def beside_defaults(digits: Digits) -> Row:
         goal="≥ 1.3, and never below 1",
         holds=ratio >= 1.3,
         samples={"profiled": a, "defaults": b},
+    )
+
+
+def slow_versions(digits: Digits) -> Row:
+    """SP6: proofs refused to a version that is too slow for its goal, of 20.
+
+    The bound is below the p99 that the version has. With a bound far above it, it is proved.
+    """
+    configuration = configured(digits.artifact.serving)
+    with profiled_model(digits.artifact, digits.rows) as model:
+        model.serve(configuration)
+        real = statistics.median(p99(model, GOAL.rate, 2000, seed) for seed in range(REPEATS))
+
+        def proved(share: float) -> int:
+            goal = GOAL.model_copy(update={"p99_ms": share * real})
+            rate, schedule = plan_proof(goal.rate, 10 * goal.rate)
+            target = BatchTarget(model, goal)
+            runs = (prove(target, goal, rate, schedule, seed)[1] for seed in range(PROOFS))
+            return sum(all(each.holds for each in proofs) for proofs in runs)
+
+        refused, accepted = PROOFS - proved(TOO_SLOW), proved(FAST)
+    return Row(
+        name="SP6",
+        what=f"proofs refused of {PROOFS}, bound {TOO_SLOW} of the p99 of {real:.1f} ms; with "
+        f"{FAST:.0f} times it {accepted} of {PROOFS} are proved",
+        value=refused,
+        goal=f"{PROOFS}",
+        holds=refused == PROOFS,
+        samples={"refused": [float(refused)], "proved": [float(accepted)], "p99_ms": [real]},
     )

@@ -16,7 +16,6 @@ from millrace.serving.profile.proof import Schedule, Verdict, schedule_for
 from millrace.serving.profile.ranking import choose, shortlist
 from millrace.serving.profile.record import Client, Proof, bounds_of
 from millrace.serving.profile.workload import (
-    Configuration,
     Considered,
     Effort,
     Sent,
@@ -103,7 +102,8 @@ class Profiler:
             chosen, present = choose(decided, current)
             rate, schedule = plan_proof(self.goal.rate, chosen.measured or 0.0)
             self.say(f"proving the goal at {rate:.4g} requests/s: {chosen.configuration}")
-            sent, proofs = self._prove(target, chosen.configuration, rate, schedule)
+            target.serve(chosen.configuration)
+            sent, proofs = prove(target, self.goal, rate, schedule)
         rest = [each for each in ranked if each not in candidates]
         tried = sorted(decided, key=lambda each: -(each.measured or 0.0))
         return Found(
@@ -123,26 +123,6 @@ class Profiler:
         rate = measure_capacity(target, self.goal, considered.predicted or self.goal.rate, effort)
         self.say(f"{considered.configuration}: {rate:.3g} requests/s within the goal")
         return replace(considered, measured=rate)
-
-    def _prove(
-        self, target: Target, configuration: Configuration, rate: float, schedule: Schedule
-    ) -> tuple[Sent, tuple[Proof, ...]]:
-        target.serve(configuration)
-        bounds = bounds_of(self.goal)
-
-        def is_decided(values: Values) -> bool:
-            pairs = [(values[key], bound / 1e3) for key, bound in bounds.items()]
-            if any(schedule.is_hopeless(each, bound) for each, bound in pairs):
-                return True
-            return all(schedule.first_verdict(each, bound).is_proved for each, bound in pairs)
-
-        looks = (HOPELESS, *schedule.looks)
-        sent = target.send(rate, schedule.looks[-1], PROOF_SEED, looks, is_decided)
-        proofs = (
-            _proof(key, bound, sent.values, schedule.first_verdict(sent.values[key], bound / 1e3))
-            for key, bound in bounds.items()
-        )
-        return sent, tuple(proofs)
 
 
 def measure_capacity(target: Target, goal: SloSpec, start: float, effort: Effort) -> float:
@@ -191,6 +171,37 @@ def usual_p99(values: NDArray[np.float64]) -> float:
     many = int(np.clip(len(values) // PART_REQUESTS, 1, MOST_PARTS))
     parts = np.array_split(values, many - (many + 1) % 2)  # an odd number has a median of its own
     return float(np.median([np.quantile(each, 0.99, method="higher") for each in parts]))
+
+
+def prove(
+    target: Target, goal: SloSpec, rate: float, schedule: Schedule, seed: int = PROOF_SEED
+) -> tuple[Sent, tuple[Proof, ...]]:
+    """Send requests until each bound of a goal is proved, or cannot be any more.
+
+    Args:
+        target: the version, served with a configuration.
+        goal: the goal.
+        rate: requests per second.
+        schedule: after how many requests it is looked, and what proves.
+        seed: of the arrivals.
+
+    Returns:
+        What was sent, and what it says about each bound.
+    """
+    bounds = bounds_of(goal)
+
+    def is_decided(values: Values) -> bool:
+        pairs = [(values[key], bound / 1e3) for key, bound in bounds.items()]
+        if any(schedule.is_hopeless(each, bound) for each, bound in pairs):
+            return True
+        return all(schedule.first_verdict(each, bound).is_proved for each, bound in pairs)
+
+    sent = target.send(rate, schedule.looks[-1], seed, (HOPELESS, *schedule.looks), is_decided)
+    proofs = (
+        _proof(key, bound, sent.values, schedule.first_verdict(sent.values[key], bound / 1e3))
+        for key, bound in bounds.items()
+    )
+    return sent, tuple(proofs)
 
 
 def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:

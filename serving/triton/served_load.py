@@ -94,8 +94,12 @@ class WayLoad:
     p99_ms: float | None
 
 
-def read_metrics(endpoint: Endpoint) -> Samples:
+def read_metrics(endpoint: Endpoint, *, with_guard: bool = True) -> Samples:
     """Return the metrics of a server, and of its guard if it has one.
+
+    Args:
+        endpoint: the server.
+        with_guard: whether to read those of the guard too.
 
     Raises:
         TransientError: the server does not answer, or not with metrics.
@@ -104,7 +108,7 @@ def read_metrics(endpoint: Endpoint) -> Samples:
     address = f"http://{endpoint.host}:{endpoint.metrics_port}"
     found: dict[tuple[str, Labels], float] = {}
     own = metrics_path(endpoint.replica)
-    for page in (own, GUARD_PAGE):
+    for page in (own, GUARD_PAGE) if with_guard else (own,):
         try:
             with opener.open(address + page, timeout=READ_SECONDS) as answer:
                 found |= parse(answer.read().decode())

@@ -31,6 +31,7 @@ from onnx import TensorProto, helper
 from millrace.models.common.arrays import Array
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.ray.cluster import connect_to_ray
+from millrace.serving.batch.beside_online.pause_file import Wait, go_on
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -68,9 +69,9 @@ class Counted(RowJob):
     calls: Path = Path()
     pause: float = 0.0
 
-    def worker(self) -> Scorer:
+    def worker(self, wait: Wait = go_on) -> Scorer:
         """Open a session whose calls are counted."""
-        scorer = Scorer(self)
+        scorer = Scorer(self, wait)
         answer, file = scorer.session.answer, self.calls / uuid4().hex
 
         def counted(rows: Array) -> Array:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,11 @@ def called_by_stranger(address: str, method: str, message: bytes) -> str:
     url = f"http://{address}/inference.GRPCInferenceService/{method}"
     framed = b"\0" + len(message).to_bytes(4) + message
     command = [curl, *words, *headers, "--data-binary", "@-", url]
-    answers = (_run(command, framed, expected=(0, UNREAD)).decode() for _ in range(30))
-    return next(filter(None, answers))
+    for _ in range(30):
+        if answer := _run(command, framed, expected=(0, UNREAD)).decode():
+            return answer
+        time.sleep(0.3)
+    raise AssertionError(f"{method} was never answered")
 
 
 def _run(command: Sequence[str], given: bytes, expected: Collection[int] = (0,)) -> bytes:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event, Thread
 from typing import Any, Self
 
@@ -58,7 +59,7 @@ class OnlineWatch:
     goals: Mapping[str, SloSpec]
     servers: Callable[[], Sequence[Endpoint]]
     pause: PauseFile
-    read: Callable[[Endpoint], Samples] = read_metrics
+    read: Callable[[Endpoint], Samples] = partial(read_metrics, with_guard=False)
     moments: list[Moment] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic, init=False)
     _looks: dict[Endpoint, Look] = field(default_factory=dict, init=False)
