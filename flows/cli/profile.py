@@ -51,9 +51,8 @@ def profile_champions() -> None:
         from millrace.tasks.profile import profile_unproved
 
         for found in profile_unproved(chosen.installation()):
-            report(
-                f"{found.profile.model} version {found.profile.version}: {found.profile.summary()}"
-            )
+            profile = found.profile
+            report(f"{profile.model} version {profile.version}: goal {profile.summary()}")
 
 
 def _show(found: "Profiled") -> None:

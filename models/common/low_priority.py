@@ -33,10 +33,9 @@ def lower_priority() -> None:
 
     It cannot be undone without privileges. What this kernel does not have is left out.
     """
-    with suppress(PermissionError):  # it leads its group of processes, and with it a session
+    with suppress(PermissionError, FileNotFoundError):  # a group's leader stays in its session
         os.setsid()
-    with suppress(OSError):
-        AUTOGROUP.write_text(str(LOWEST))
+        AUTOGROUP.write_text(str(LOWEST))  # never that of a session with other programs
     if hasattr(os, "SCHED_IDLE"):
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

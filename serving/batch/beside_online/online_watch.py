@@ -96,7 +96,11 @@ class OnlineWatch:
         busy, last = _busy_seconds(), time.monotonic()
         while not self._done.wait(EVERY):
             was_paused = self._standing.is_paused
-            self._follow(self._look())
+            try:
+                self._follow(self._look())
+            except OSError as error:  # the disk is full: the job goes on, as no file stops it
+                log.warning("the job cannot be paused for online requests: %s", error)
+                return
             now, used = time.monotonic(), _busy_seconds()
             self.moments.append(Moment(now - self.began, (used - busy) / (now - last), was_paused))
             busy, last = used, now

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-STALE_SECONDS = 5.0
-"""A driver that lives writes the file more often; the file of a dead one stops nobody."""
+STALE_SECONDS = 20.0
+"""A driver that lives writes the file more often, also where a busy server takes seconds to tell
+its metrics; the file of a dead one stops nobody."""
 CHECK_SECONDS = 0.05
 
 Wait = Callable[[], None]
