@@ -45,7 +45,7 @@ SIZES, DELAYS = (1, 16, 64), (0, 2000)
 ROUNDS = 3
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 LOAD_SECONDS, REPEATS = 4.0, 3
-PROOFS = 20
+PROOFS, PROOF_SECONDS = 20, 60.0
 TOO_SLOW, FAST = 0.8, 3.0
 """Bounds of SP6 as shares of the p99 that the version has."""
 
@@ -216,7 +216,7 @@ def slow_versions(digits: Digits) -> Row:
 
         def proved(share: float) -> int:
             goal = GOAL.model_copy(update={"p99_ms": share * real})
-            rate, schedule = plan_proof(goal.rate, 10 * goal.rate)
+            rate, schedule = plan_proof(goal.rate, 10 * goal.rate, PROOF_SECONDS)
             target = BatchTarget(model, goal)
             runs = (prove(target, goal, rate, schedule, seed)[1] for seed in range(PROOFS))
             return sum(all(each.holds for each in proofs) for proofs in runs)

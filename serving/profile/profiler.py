@@ -31,16 +31,18 @@ PART_REQUESTS, MOST_PARTS = 200, 5
 decides. A pause of the machine is in one of them, a queue that grows in most."""
 MOST_LOST = 0.01
 """Share of requests without an answer above which a rate is too high."""
-PROOF_SECONDS = 90.0
-"""Longest proof, unless even the first look takes longer."""
 LOOKS = (2, 8, 24, 80, 240)
 """Requests over the bound that each look of a proof allows, as far as there is time for them.
 
 At a high rate the slowest requests come in bursts, and tens of thousands are needed.
 """
-RARE = ((3, 0.5), (2, 0.5))
-"""How many looks a proof of a goal with rare requests has, if these can be sent at such a share of
-the capacity; the last one if neither.
+RARE_LOOKS = (0, 2)
+"""The same where the goal's requests are so rare that the second of `LOOKS` takes too long."""
+RARE_TIMES, RARE_SHARE = 3.0, 0.5
+"""Rare requests are sent so many times as often, up to such a share of the capacity.
+
+At a higher rate more answers are under way together and become slow together: sending 15 times as
+often as the goal says, 20 streams counted as one, so that it proved less in the same time.
 """
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
@@ -100,7 +102,9 @@ class Profiler:
         with self.workload.running() as target:
             decided = [self._with_capacity(target, each, effort) for each in candidates]
             chosen, present = choose(decided, current)
-            rate, schedule = plan_proof(self.goal.rate, chosen.measured or 0.0)
+            rate, schedule = plan_proof(
+                self.goal.rate, chosen.measured or 0.0, effort.proof_seconds
+            )
             self.say(f"proving the goal at {rate:.4g} requests/s: {chosen.configuration}")
             target.serve(chosen.configuration)
             sent, proofs = prove(target, self.goal, rate, schedule)
@@ -204,26 +208,26 @@ def prove(
     return sent, tuple(proofs)
 
 
-def plan_proof(rate: float, capacity: float) -> tuple[float, Schedule]:
+def plan_proof(rate: float, capacity: float, seconds: float) -> tuple[float, Schedule]:
     """Return at which rate a goal is proved, and how many requests that takes.
 
-    Where the goal's requests are so rare that even the first looks take too long, they are sent
-    more often, but not more often than half of what the configuration takes.
+    Where the goal's requests are too rare, they are sent more often. The last look is then at the
+    end of the time.
 
     Args:
         rate: requests per second of the goal.
         capacity: requests per second within the bound.
+        seconds: longest proof, unless even the fewest looks take longer.
     """
     for count in range(len(LOOKS), 1, -1):
         schedule = schedule_for(LOOKS[:count])
-        if schedule.looks[-1] / rate <= PROOF_SECONDS:
+        if schedule.looks[-1] / rate <= seconds:
             return rate, schedule
-    for count, share in RARE:
-        schedule = schedule_for(LOOKS[:count])
-        needed = schedule.looks[-1] / PROOF_SECONDS
-        if needed <= capacity * share:
-            break
-    return max(rate, min(needed, capacity * share)), schedule
+    first, fewest = schedule_for(RARE_LOOKS).looks
+    most = schedule_for(LOOKS[:3]).looks[-1]
+    wanted = float(np.clip(RARE_TIMES * rate, fewest / seconds, most / seconds))
+    often = max(rate, min(wanted, RARE_SHARE * capacity))
+    return often, Schedule((first, max(fewest, int(often * seconds))))
 
 
 def _proof(key: str, bound: float, values: Values, verdict: Verdict) -> Proof:

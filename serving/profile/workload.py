@@ -158,11 +158,13 @@ class Effort:
         shortlist: how many configurations get real requests, beside the pipeline file's.
         probes: how many rates of each are tried.
         longest: seconds after which even the fewest requests of a probe are not waited for.
+        proof_seconds: longest proof, unless even the fewest looks take longer.
     """
 
     shortlist: int = 3
     probes: int = 5
     longest: float = 10.0
+    proof_seconds: float = 90.0
 
 
 class Workload(Protocol):

@@ -11,7 +11,7 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.batch_workload import BatchTarget, configured, rank
 from millrace.serving.profile.profiler import (
     LOOKS,
-    PROOF_SECONDS,
+    RARE_LOOKS,
     measure_capacity,
     plan_proof,
     usual_p99,
@@ -215,35 +215,45 @@ def test_capacity_is_of_requests_with_the_rows_of_the_goal() -> None:
     assert (rows == 8).mean() == pytest.approx(0.75, abs=0.03)
 
 
+SECONDS = 90.0
 FEW, MANY = schedule_for(LOOKS[:2]), schedule_for(LOOKS)
-FREQUENT, RARE = MANY.looks[-1] / PROOF_SECONDS, FEW.looks[-1] / PROOF_SECONDS
-OFTEN = schedule_for(LOOKS[:3]).looks[-1] / PROOF_SECONDS
-"""Rates from which all the looks of a proof, the first two, or the first three are in its time."""
+FREQUENT, RARE = MANY.looks[-1] / SECONDS, FEW.looks[-1] / SECONDS
+"""Rates from which all the looks of a proof, or the first two, are in its time."""
+FIRST, FEWEST = schedule_for(RARE_LOOKS).looks
+MOST = schedule_for(LOOKS[:3]).looks[-1]
+SELDOM = FEWEST / SECONDS
 
 
 @pytest.mark.parametrize("rate", [1.01 * FREQUENT, 5000])
 @pytest.mark.parametrize("capacity", [0.0, 1e6])
 def test_a_goal_is_proved_at_its_own_rate(rate: float, capacity: float) -> None:
-    assert plan_proof(rate, capacity) == (rate, MANY)
+    assert plan_proof(rate, capacity, SECONDS) == (rate, MANY)
 
 
 def test_rare_requests_are_looked_at_less_often() -> None:
-    assert plan_proof(0.99 * FREQUENT, 1e6) == (0.99 * FREQUENT, schedule_for(LOOKS[:-1]))
-    assert plan_proof(1.01 * RARE, 1e6) == (1.01 * RARE, FEW)
+    assert plan_proof(0.99 * FREQUENT, 1e6, SECONDS) == (
+        0.99 * FREQUENT,
+        schedule_for(LOOKS[:-1]),
+    )
+    assert plan_proof(1.01 * RARE, 1e6, SECONDS) == (1.01 * RARE, FEW)
+    assert plan_proof(1.01 * RARE / 2, 1e6, 2 * SECONDS) == (1.01 * RARE / 2, FEW)
 
 
 @pytest.mark.parametrize(
-    ("rate", "capacity", "proved", "looks"),
+    ("rate", "capacity", "proved"),
     [
-        (0.01, 1e6, OFTEN, 3),
-        (0.01, 2.01 * OFTEN, OFTEN, 3),
-        (0.01, 1.99 * OFTEN, RARE, 2),
-        (0.01, RARE, RARE / 2, 2),
-        (0.01, 0.0, 0.01, 2),
-        (0.8 * RARE, RARE, 0.8 * RARE, 2),
+        (0.01, 1e6, SELDOM),
+        (5.0, 1e6, 15.0),
+        (5.0, 24.0, 12.0),
+        (0.99 * RARE, 1e6, MOST / SECONDS),
+        (0.01, 0.0, 0.01),
+        (5.0, 8.0, 5.0),
     ],
 )
 def test_rare_requests_are_sent_more_often_but_not_beyond_half_of_the_capacity(
-    rate: float, capacity: float, proved: float, looks: int
+    rate: float, capacity: float, proved: float
 ) -> None:
-    assert plan_proof(rate, capacity) == (pytest.approx(proved), schedule_for(LOOKS[:looks]))
+    often, schedule = plan_proof(rate, capacity, SECONDS)
+    assert often == pytest.approx(proved)
+    assert schedule.looks[0] == FIRST
+    assert schedule.looks[1] == pytest.approx(max(FEWEST, proved * SECONDS), abs=1)
