@@ -31,6 +31,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "arrivals": ("AR32", "AR32R"),
     "named_columns": ("N1", "N32", "N32J", "N32L"),
     "serving_profile": ("SP1", "SP2", "SP3", "SP6"),
+    "proofs": ("PF1", "PF2"),
     "stream_profile": ("SP4", "SP5"),
     "promotion_card": ("PC1", "PC2"),
     "peers": ("P11L", "P11L5", "P11B", "P11B5", "P11M", "P11M5", "P11R", "P11R5"),

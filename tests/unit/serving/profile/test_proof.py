@@ -1,12 +1,10 @@
 """A latency at its bound is not accepted more often than the confidence says, whatever its law."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy.signal import lfilter
-from scipy.stats import norm
 
+from bench.latency_laws import LAWS
 from millrace.serving.profile.proof import (
     Schedule,
     correlation_length,
@@ -16,30 +14,6 @@ from millrace.serving.profile.proof import (
 )
 
 RUNS = 1000
-P99 = norm.ppf(0.99)
-Law = Callable[[np.random.Generator, int], np.ndarray]
-
-
-def autocorrelated(drawn: np.random.Generator, many: int) -> np.ndarray:
-    """Lognormal latencies of which each depends on the one before by 0.9."""
-    noise = drawn.normal(size=many) * np.sqrt(1 - 0.9**2)
-    noise[0] = drawn.normal()
-    return np.exp(lfilter([1], [1, -0.9], noise))
-
-
-def bimodal(drawn: np.random.Generator, many: int) -> np.ndarray:
-    return np.where(drawn.random(many) < 0.95, 1.0, 10.0) * (1 + 0.1 * drawn.random(many))
-
-
-LAWS: dict[str, tuple[Law, float]] = {
-    "exponential": (lambda drawn, many: drawn.exponential(size=many), float(np.log(100))),
-    "lognormal": (lambda drawn, many: np.exp(drawn.normal(size=many)), float(np.exp(P99))),
-    "pareto 2": (lambda drawn, many: 1 + drawn.pareto(2, many), 100 ** (1 / 2)),
-    "pareto 3": (lambda drawn, many: 1 + drawn.pareto(3, many), 100 ** (1 / 3)),
-    "bimodal": (bimodal, 10 * 1.08),
-    "autocorrelated": (autocorrelated, float(np.exp(P99))),
-}
-"""Latencies, and their 99th percentile."""
 
 
 @pytest.mark.parametrize(("over", "requests"), [(0, 459), (1, 662), (2, 838), (3, 1001), (4, 1157)])
