@@ -22,6 +22,7 @@ from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, 
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.profiler import (
+    Decided,
     Found,
     Profiler,
     measure_capacity,
@@ -41,8 +42,9 @@ from millrace.serving.triton.version_folder import Artifact
 PIPELINE = Path("examples/digits.yaml")
 GOAL = SloSpec(rate=200, p99_ms=20)
 CORES = 2
-SIZES, DELAYS = (1, 16, 64), (0, 2000)
-ROUNDS = 3
+SIZES, DELAYS = (1, 4, 16, 32, 64), (0, 500, 2000, 5000)
+ROUNDS, SEARCHES, ENOUGH = 3, 10, 9
+"""Repeats of a comparison, and how many of so many searches must be as good as brute force."""
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 LOAD_SECONDS, REPEATS = 4.0, 3
 PROOFS, PROOF_SECONDS = 20, 60.0
@@ -84,9 +86,17 @@ class Digits:
     @cached_property
     def found(self) -> Found:
         """The profile, made once."""
-        kept = NothingKept()
-        workload = BatchWorkload(self.artifact, self.rows, GOAL, CORES, kept, lambda _: None)
-        return Profiler(workload, GOAL, lambda _: None).run()
+        return Profiler(self._workload(), GOAL, lambda _: None).run()
+
+    def search(self) -> Decided:
+        """Find a configuration as a profile does, without the proof."""
+        workload = self._workload()
+        ranked = workload.rank()
+        with workload.running() as target:
+            return Profiler(workload, GOAL, lambda _: None).decide(target, ranked)
+
+    def _workload(self) -> BatchWorkload:
+        return BatchWorkload(self.artifact, self.rows, GOAL, CORES, NothingKept(), lambda _: None)
 
     def capacity(self, model: ProfiledModel, configuration: Configuration) -> float:
         """Return the highest rate within the bound of a configuration."""
@@ -117,21 +127,32 @@ def grid() -> list[BatchConfiguration]:
 
 
 def beside_brute_force(digits: Digits) -> Row:
-    """SP1: requests/s of the profile's choice, against the best of the whole grid."""
-    chosen = digits.found.chosen.configuration
+    """SP1: requests/s of what ten searches choose, against the best of the whole grid."""
     with profiled_model(digits.artifact, digits.rows) as model:
-        all_of_them = {each: digits.capacity(model, each) for each in grid()}
-        best = max(all_of_them, key=lambda each: all_of_them[each])
-        one, other = (partial(digits.capacity, model, each) for each in (chosen, best))
-        rounds = measure_in_turn(one, other, ROUNDS)
-    ratio, a, b = rounds.ratio, rounds.a, rounds.b
+        grid_of = {each: digits.capacity(model, each) for each in grid()}
+    best = max(grid_of, key=lambda each: grid_of[each])
+    chosen = list[float]()
+    reached = list[float]()
+    measured = 0
+    for _ in range(SEARCHES):
+        decided = digits.search()
+        measured = max(measured, sum(each.measured is not None for each in decided.considered))
+        with profiled_model(digits.artifact, digits.rows) as model:
+            chosen.append(digits.capacity(model, decided.chosen.configuration))
+            reached.append(digits.capacity(model, best))
+    ratios = [one / other for one, other in zip(chosen, reached, strict=True)]
+    good = sum(
+        ratio >= 0.95 or one >= min(reached) for ratio, one in zip(ratios, chosen, strict=True)
+    )
     return Row(
         name="SP1",
-        what=f"requests/s in 20 ms: profile ({chosen}) ÷ brute force over {len(grid())} ({best})",
-        value=ratio,
-        goal="≥ 0.95, or within the repeats of brute force",
-        holds=ratio >= 0.95 or statistics.median(a) >= min(b),
-        samples={"profile": a, "brute_force": b, "grid": list(all_of_them.values())},
+        what=f"searches of {SEARCHES} whose choice has 95% of the requests/s in 20 ms of brute "
+        f"force ({best}), or as many as it had in one of its repeats; {measured} of "
+        f"{len(grid_of)} configurations measured, median ratio {statistics.median(ratios):.2f}",
+        value=good,
+        goal=f"≥ {ENOUGH}, with 10% of the measurements",
+        holds=good >= ENOUGH and measured <= 0.1 * len(grid_of),
+        samples={"chosen": chosen, "brute_force": reached, "grid": list(grid_of.values())},
     )
 
 

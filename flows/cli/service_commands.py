@@ -1,6 +1,5 @@
 """The commands that start, stop and show the services of this machine."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -46,10 +45,8 @@ def status(
     """Show what runs, and which versions are live."""
     if watch:
         from millrace.flows.cli.watch import watch_load
-        from millrace.serving.replicas.files import servers_of
 
-        servers = partial(servers_of, load_settings().installation())
-        watch_load(servers, every, as_json=as_json)
+        watch_load(load_settings().installation(), every, as_json=as_json)
         return
     from millrace.flows.cli import show
     from millrace.flows.services import control

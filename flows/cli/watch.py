@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,8 +14,16 @@ from rich.text import Text
 
 from millrace.flows import console
 from millrace.models.common.errors import TransientError
-from millrace.models.common.installation import Endpoint
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.printable import safe
+from millrace.serving.guard.arrivals_log import log_path
+from millrace.serving.guard.arrivals_tail import ArrivalsTail
+from millrace.serving.replicas.files import servers_of
+from millrace.serving.triton.client_load import (
+    ClientLoad,
+    RecentRequests,
+    client_loads,
+)
 from millrace.serving.triton.served_load import (
     Change,
     Look,
@@ -24,6 +33,7 @@ from millrace.serving.triton.served_load import (
     read_metrics,
     way_loads,
 )
+from millrace.tasks.live_terms import LiveTerms
 
 WINDOW = 6.0
 """Seconds that are shown, if they were seen: the guard collects its histograms every five."""
@@ -37,6 +47,15 @@ MODEL_COLUMNS = {
     "ttft_p99_ms": "ttft p99 ms",
     "tpot_p99_ms": "tpot p99 ms",
 }
+CLIENT_COLUMNS = {
+    "requests_per_second": "requests/s",
+    "failed_per_second": "failed/s",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "goodput_per_second": "within the goal/s",
+    "cost_per_million": "$ per million",
+    "cost_per_million_tokens": "$ per million tokens",
+}
 WAY_COLUMNS = {
     "requests_per_second": "requests/s",
     "refused_per_second": "errors/s",
@@ -46,31 +65,55 @@ WAY_COLUMNS = {
 
 
 FindServers = Callable[[], Sequence[Endpoint]]
+Changes = dict[str, Change]
 
 
-def watch_load(find: FindServers, seconds: float, *, as_json: bool) -> None:
+def watch_load(installation: Installation, seconds: float, *, as_json: bool) -> None:
     """Show what the servers do until Ctrl-C.
 
     Args:
-        find: returns the servers that run now.
+        installation: where the servers are.
         seconds: between two looks.
         as_json: whether to print a line of JSON each time, instead of a table.
 
     Raises:
         TransientError: a server does not answer.
     """
-    changes = look_again(find, seconds)
+    clients = Clients(installation)
+    found = look_again(partial(servers_of, installation), seconds)
+    seen = ((changes, clients.look(changes)) for changes in found)
     if as_json:
-        for each in changes:
-            console.print_json_line({server: as_values(change) for server, change in each.items()})
+        for changes, loads in seen:
+            servers = {server: as_values(each) for server, each in changes.items()}
+            clients_of = [asdict(each) for each in loads]
+            console.print_json_line({"servers": servers, "clients_of": clients_of})
         return
-    first = next(changes)
-    with Live(tables(first), console=Console(), auto_refresh=False) as live:
-        for each in changes:
-            live.update(tables(each), refresh=True)
+    first = next(seen)
+    with Live(tables(*first), console=Console(), auto_refresh=False) as live:
+        for each in seen:
+            live.update(tables(*each), refresh=True)
 
 
-def look_again(find: FindServers, seconds: float) -> Iterator[dict[str, Change]]:
+class Clients:
+    """What the clients of each model see, from the guard's record.
+
+    Args:
+        installation: has the record, and the terms of the models.
+    """
+
+    def __init__(self, installation: Installation) -> None:
+        tail = ArrivalsTail(installation.home / log_path(servers_of(installation)[0]))
+        self._recent = RecentRequests(tail, WINDOW)
+        self._recent.look(time.monotonic())
+        self._terms = LiveTerms(installation)
+
+    def look(self, changes: Changes) -> list[ClientLoad]:
+        """Return what they saw in the last seconds; nothing where arrivals are not recorded."""
+        self._recent.look(time.monotonic())
+        return client_loads(self._recent, list(changes.values()), self._terms.by_model())
+
+
+def look_again(find: FindServers, seconds: float) -> Iterator[Changes]:
     """Yield what each server did in the last `WINDOW` seconds, again and again.
 
     Replicas come and go; a server that is not one of several must answer.
@@ -112,10 +155,14 @@ def as_values(change: Change) -> dict[str, Any]:
     }
 
 
-def tables(changes: dict[str, Change]) -> Group:
+def tables(changes: Changes, clients: Sequence[ClientLoad] = ()) -> Group:
     """Return what servers did as tables: of each version, and of what clients saw.
 
     Replicas have one guard, so what its clients saw is shown once.
+
+    Args:
+        changes: what each server did.
+        clients: what the clients of each model saw.
     """
     found: list[Table] = []
     guards: set[str] = set()
@@ -129,6 +176,9 @@ def tables(changes: dict[str, Change]) -> Group:
         if ways:
             names = [each.way for each in ways]
             found.append(_table("seen by clients", "way", names, ways, WAY_COLUMNS))
+    if clients:
+        names = [each.model for each in clients]
+        found.append(_table("seen by clients of", "model", names, clients, CLIENT_COLUMNS))
     return Group(*found)
 
 
@@ -136,7 +186,7 @@ def _table(
     title: str,
     first: str,
     names: Sequence[str],
-    loads: Sequence[ModelLoad] | Sequence[WayLoad],
+    loads: Sequence[ModelLoad | WayLoad | ClientLoad],
     columns: dict[str, str],
 ) -> Table:
     """Return a table without the columns that are empty in every row."""

@@ -26,6 +26,7 @@ from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.flows.triggers.arrivals_keeper import ArrivalsKeeper
+from millrace.flows.triggers.client_metrics_publisher import ClientMetricsPublisher
 from millrace.flows.triggers.replica_joiner import ReplicaJoiner
 from millrace.flows.triggers.replica_scaler import ReplicaScaler
 from millrace.flows.triggers.request_collector import RequestCollector
@@ -217,25 +218,22 @@ def serve(settings: Settings) -> None:
         lambda reason: worker.request(None, f"webhook: {reason}"),
     )
 
-    collector = RequestCollector(settings.installation())
-    replicas = replica_threads(settings, lambda reason: worker.request(None, reason))
-    keeper = ArrivalsKeeper(settings.installation())
+    threads = (
+        registrar,
+        watch,
+        RequestCollector(settings.installation()),
+        ArrivalsKeeper(settings.installation()),
+        ClientMetricsPublisher(settings.installation()),
+        *replica_threads(settings, lambda reason: worker.request(None, reason)),
+    )
 
     @asynccontextmanager
     async def run_threads(_app: FastAPI) -> AsyncIterator[None]:
-        registrar.start()
-        watch.start()
-        collector.start()
-        keeper.start()
-        for thread in replicas:
+        for thread in threads:
             thread.start()
         yield
-        for thread in replicas:
+        for thread in reversed(threads):
             thread.stop()
-        keeper.stop()
-        collector.stop()
-        watch.stop()
-        registrar.stop()
         await asyncio.to_thread(worker.stop, LAST_RELEASE_SECONDS)
 
     app = create_app(

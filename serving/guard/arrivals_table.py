@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,12 @@ class RecordedArrivals:
         return RecordedArrivals(*(each[places] for each in vars(self).values()))
 
 
-def parse_lines(path: Path) -> Iterator[Any]:
-    """Yield the whole lines of a log as tables of `SCHEMA`, in blocks."""
-    if not path.stat().st_size:
+def parse_lines(lines: Path | bytes) -> Iterator[Any]:
+    """Yield the whole lines of a log, a file or its bytes, as tables of `SCHEMA`, in blocks."""
+    if not (len(lines) if isinstance(lines, bytes) else lines.stat().st_size):
         return
     blocks = csv.open_csv(
-        path,
+        BytesIO(lines) if isinstance(lines, bytes) else lines,
         read_options=csv.ReadOptions(column_names=COLUMNS, block_size=BLOCK_BYTES),
         parse_options=csv.ParseOptions(
             delimiter=" ", quote_char=False, invalid_row_handler=lambda _: "skip"

@@ -25,6 +25,7 @@ class GuardSpec:
         grpc: the Unix socket of Triton's gRPC server, relative to the same folder.
         metrics: the Unix socket of Triton's metrics, relative to the same folder.
         admin: the Unix socket of the guard's own administration, relative to the same folder.
+        clients: the Unix socket with the metrics of what clients see, relative to the same folder.
         arrivals: the file that arrivals are recorded in, relative to the same folder; None: they
             are not recorded.
         replicas: the most Tritons behind this guard; with one, they are not listed in files.
@@ -35,6 +36,7 @@ class GuardSpec:
     grpc: str
     metrics: str
     admin: str
+    clients: str
     arrivals: str | None = None
     replicas: int = 1
 
@@ -46,6 +48,7 @@ def clusters(spec: GuardSpec) -> list[Json]:
     has clusters of its own for what is meant for it alone: releases, and its metrics.
     """
     own = [_cluster("metrics", spec.metrics), _cluster("admin", spec.admin)]
+    own.append(_cluster("clients", spec.clients))
     options = envoy_grpc.upstream_options()
     if spec.replicas == 1:
         return [_cluster("http", spec.http), *own, _cluster("grpc", spec.grpc) | options]

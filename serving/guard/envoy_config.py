@@ -194,6 +194,7 @@ def _metrics_routes(spec: GuardSpec) -> list[Json]:
         _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
         *map(_replica_metrics, own),
         envoy_stats.metrics_route(),
+        envoy_stats.clients_route(),
         respond({"prefix": "/"}, 404, _NO_SUCH_METRICS),
     ]
 
@@ -277,5 +278,7 @@ _LONG_PATH = respond(
     414,
     f"the path is longer than {MAX_PATH_BYTES} bytes",
 )
-_NO_SUCH_METRICS = f"this port offers only GET /metrics and GET {envoy_stats.METRICS_PATH}"
+_NO_SUCH_METRICS = (
+    f"this port offers only GET /metrics, {envoy_stats.METRICS_PATH} and {envoy_stats.CLIENTS_PATH}"
+)
 _TOO_LARGE = f"path and headers exceed {MAX_HEADERS_KIB} KiB, or there are more than 100 headers"

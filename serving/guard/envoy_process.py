@@ -26,6 +26,7 @@ from millrace.serving.guard.envoy_replicas import (
     endpoints_text,
 )
 from millrace.serving.guard.sockets import (
+    clients_socket,
     grpc_socket,
     guard_socket,
     http_socket,
@@ -56,6 +57,7 @@ def command(installation: Installation, endpoint: Endpoint, replicas: int = 1) -
         grpc=grpc_socket(endpoint),
         metrics=metrics_socket(endpoint),
         admin=guard_socket(endpoint),
+        clients=clients_socket(endpoint),
         replicas=replicas,
         arrivals=prepare_log(installation, endpoint),
     )

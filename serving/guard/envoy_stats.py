@@ -6,7 +6,7 @@ other users cannot open, and one route of the public metrics port leads to its o
 
 from millrace.serving.guard.envoy_routes import TYPES, Json, forward, header
 
-METRICS_PATH = "/metrics/guard"
+METRICS_PATH, CLIENTS_PATH = "/metrics/guard", "/metrics/clients"
 BUCKETS_MS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750)
 BUCKETS_S = (1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 """Upper bounds of the latency buckets. Envoy measures whole milliseconds, rounded down."""
@@ -34,6 +34,12 @@ def metrics_route() -> Json:
     route = forward({"path": METRICS_PATH, "headers": only}, "admin")
     route["route"]["prefix_rewrite"] = _PAGE
     return route
+
+
+def clients_route() -> Json:
+    """Return the route to the metrics of what clients see, which `millrace up` makes."""
+    only = [header(":path", exact=CLIENTS_PATH), header(":method", exact="GET")]
+    return forward({"path": CLIENTS_PATH, "headers": only}, "clients")
 
 
 def stats_config(service: str) -> Json:

@@ -43,6 +43,11 @@ def guard_socket(endpoint: Endpoint) -> str:
     return f"run/guard-{endpoint.http_port}.admin"
 
 
+def clients_socket(endpoint: Endpoint) -> str:
+    """Return the path of the socket with what clients see, relative to MILLRACE_HOME."""
+    return f"run/clients-{endpoint.http_port}.metrics"
+
+
 class SocketConnection(HTTPConnection):
     """An HTTP connection over a Unix socket.
 

@@ -5,7 +5,7 @@ those that it puts first and the one that the pipeline file has, as the model is
 some tenths. The best is proved at the goal's rate.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,6 +75,21 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """The configuration that is proved, among all.
+
+    Attributes:
+        considered: all configurations: those with real requests first, each part by capacity.
+        current: the configuration of the pipeline file.
+        chosen: the configuration that was chosen.
+    """
+
+    considered: tuple[Considered, ...]
+    current: Considered
+    chosen: Considered
+
+
+@dataclass(frozen=True)
 class Profiler:
     """Profiles one version.
 
@@ -95,24 +110,20 @@ class Profiler:
             InputError: the version cannot answer such requests.
             WorkError: the model does not answer.
         """
-        effort, current = self.workload.effort, self.workload.current
         ranked = self.workload.rank()
         self.say(f"ranked {len(ranked)} configurations")
-        candidates = shortlist(ranked, current, effort.shortlist)
         with self.workload.running() as target:
-            decided = [self._with_capacity(target, each, effort) for each in candidates]
-            chosen, present = choose(decided, current)
+            decided = self.decide(target, ranked)
+            chosen = decided.chosen
             rate, schedule = plan_proof(
-                self.goal.rate, chosen.measured or 0.0, effort.proof_seconds
+                self.goal.rate, chosen.measured or 0.0, self.workload.effort.proof_seconds
             )
             self.say(f"proving the goal at {rate:.4g} requests/s: {chosen.configuration}")
             target.serve(chosen.configuration)
             sent, proofs = prove(target, self.goal, rate, schedule)
-        rest = [each for each in ranked if each not in candidates]
-        tried = sorted(decided, key=lambda each: -(each.measured or 0.0))
         return Found(
-            considered=(*tried, *rest),
-            current=present,
+            considered=decided.considered,
+            current=decided.current,
             chosen=chosen,
             rate=rate,
             proofs=proofs,
@@ -120,6 +131,21 @@ class Profiler:
             confidence=schedule.confidence,
             figures=sent.figures,
         )
+
+    def decide(self, target: Target, ranked: Sequence[Considered]) -> Decided:
+        """Send real requests to the configurations that are ranked first, and choose one.
+
+        Args:
+            target: the version.
+            ranked: all configurations, by their predicted capacity.
+        """
+        effort, current = self.workload.effort, self.workload.current
+        candidates = shortlist(ranked, current, effort.shortlist)
+        tried = [self._with_capacity(target, each, effort) for each in candidates]
+        chosen, present = choose(tried, current)
+        rest = (each for each in ranked if each not in candidates)
+        by_capacity = sorted(tried, key=lambda each: -(each.measured or 0.0))
+        return Decided((*by_capacity, *rest), present, chosen)
 
     def _with_capacity(self, target: Target, considered: Considered, effort: Effort) -> Considered:
         """Return a configuration with the highest rate that real requests show within the goal."""

@@ -177,11 +177,15 @@ class Change:
 
         Return None if there are no new values.
         """
-        buckets: dict[float, float] = {}
+        return quantile_of(self.buckets(name, **labels), share)
+
+    def buckets(self, name: str, **labels: str) -> dict[float, float]:
+        """Return how many new values of a histogram are at most each upper bound."""
+        found: dict[float, float] = {}
         for own, grown in self._grown(f"{name}_bucket", labels):
             bound = float(dict(own)["le"])
-            buckets[bound] = buckets.get(bound, 0.0) + grown
-        return quantile_of(buckets, share)
+            found[bound] = found.get(bound, 0.0) + grown
+        return found
 
     def versions(self) -> list[tuple[str, str]]:
         """Return the models and versions that are loaded, in order."""

@@ -24,13 +24,10 @@ from millrace.serving.batch.beside_online.pause_file import PauseFile
 from millrace.serving.batch.job_state import SHORT
 from millrace.serving.batch.monitoring.throughput import Sample, Unit
 from millrace.serving.guard.arrivals_table import read_arrivals
-from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import derive_state
 from millrace.serving.replicas.files import servers_of
 from millrace.serving.triton.served_load import read_metrics
-from millrace.tasks.kinds.certified import pipeline_of
+from millrace.tasks.live_terms import LiveTerms
 from millrace.tasks.progress import log
-from millrace.tasks.release import MlflowRegistry
 
 DAY = 24 * 3600.0
 MINUTES = 24 * 60
@@ -57,13 +54,8 @@ def live_goals(installation: Installation) -> dict[str, SloSpec]:
     """Return `serving.slo` of each live version, by model, if Triton runs on this machine."""
     if installation.ray_address != EMBEDDED or not _is_served_here(installation):
         return {}
-    known, found = MlflowRegistry(installation), {}
-    for model, releases in ledger_of(installation).by_model().items():
-        version = derive_state(releases).live_version
-        goal = None if version is None else _goal_of(known, model, version)
-        if goal is not None:
-            found[model] = goal
-    return found
+    terms = LiveTerms(installation).by_model().items()
+    return {model: each.goal for model, each in terms if each.goal is not None}
 
 
 def _is_served_here(installation: Installation) -> bool:
@@ -75,14 +67,6 @@ def _is_served_here(installation: Installation) -> bool:
     except MillraceError:
         return False
     return True
-
-
-def _goal_of(known: MlflowRegistry, model: str, version: int) -> SloSpec | None:
-    try:
-        return pipeline_of(known.package(known.registry.version(model, version))).serving.slo
-    except MillraceError as error:  # a job does not fail for the goal of another model
-        log.warning("the goal of %s version %d is not known: %s", model, version, error.what)
-        return None
 
 
 @dataclass

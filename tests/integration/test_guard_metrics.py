@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,9 +17,16 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from millrace.flows.cli.watch import look_again, tables
+from millrace.flows.triggers.client_metrics_publisher import ClientMetricsPublisher
+from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Installation
+from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.guard import envoy_process
-from millrace.serving.guard.envoy_stats import METRICS_PATH
+from millrace.serving.guard.arrivals_log import log_path
+from millrace.serving.guard.arrivals_tail import ArrivalsTail
+from millrace.serving.guard.envoy_stats import CLIENTS_PATH, METRICS_PATH
+from millrace.serving.triton.client_load import RecentRequests, Terms, client_loads
+from millrace.serving.triton.client_metrics import NOT_LIVE
 from millrace.serving.triton.served_load import model_loads, way_loads
 from tests.integration.guard_stand import Stand, stand
 from tests.integration.ports import free_endpoint
@@ -149,3 +157,51 @@ def test_what_a_server_does_is_seen_by_model_and_by_way(served, capsys) -> None:
     said = capsys.readouterr().out
     assert "sums 1" in said
     assert "tokens/min" not in said
+
+
+def seen_by(recent: RecentRequests) -> int:
+    """Look again, and return how many requests were seen; the guard writes every second."""
+    recent.look(1.0)
+    return sum(len(each.is_answered) for each in recent.by_model().values())
+
+
+def test_what_clients_of_a_model_see_is_read_from_the_record(served) -> None:
+    path = served.installation.home / log_path(served.endpoint)
+    recent = RecentRequests(ArrivalsTail(path), window=60.0)
+    recent.look(0.0)
+    for _ in range(4):
+        served.client.predict("sums", ROWS)
+    with pytest.raises(MillraceError):
+        served.client.predict("sums", {"x": np.ones((1, 5), np.float32)})
+    goals = {"sums": Terms(SloSpec(rate=1, p99_ms=60_000))}
+    wait_for(lambda: seen_by(recent) == 5)
+    (load,) = client_loads(recent, [], goals)
+    assert (load.requests_per_second, load.failed_per_second) == (5.0, 1.0)
+    assert load.goodput_per_second == 4.0
+    assert load.p99_ms is not None
+    Console(width=120).print(tables({}, [load]))
+
+
+def test_what_clients_see_is_a_page_of_metrics(served) -> None:
+    installation = replace(served.installation, triton=(served.endpoint,))
+    publisher = ClientMetricsPublisher(installation, pause=0.1)
+    port = served.endpoint.metrics_port
+    assert served.ask(path=CLIENTS_PATH, method="GET", port=port).status == 503
+    publisher.start()
+    try:
+        wait_for(lambda: served.ask(path=CLIENTS_PATH, method="GET", port=port).status == 200)
+        served.client.predict("sums", ROWS)
+        labels = rf'model="{re.escape(NOT_LIVE)}",outcome="answered",protocol="grpc"'
+        some = re.compile(rf"millrace_requests_total{{{labels}}} [1-9]")  # no release made it live
+        wait_for(lambda: some.search(clients_page(served)) is not None)
+        headers = {"Origin": "http://evil.example"}
+        answer = served.ask(path=CLIENTS_PATH, headers=headers, method="GET", port=port)
+        assert answer.status == 403
+    finally:
+        publisher.stop()
+        publisher.join(10)
+
+
+def clients_page(served: Stand) -> str:
+    port = served.endpoint.metrics_port
+    return served.ask(path=CLIENTS_PATH, method="GET", port=port).body.decode()

@@ -12,7 +12,7 @@ from millrace.serving.guard.sockets import grpc_socket, http_socket
 from millrace.serving.triton.channel import channel_options
 
 GUARD = Endpoint("127.0.0.1", 8000, 8001, 8002, token="t")
-ONE = GuardSpec(GUARD, "http", "grpc", "metrics", "admin")
+ONE = GuardSpec(GUARD, "http", "grpc", "metrics", "admin", "clients")
 THREE = replace(ONE, replicas=3)
 
 
@@ -21,7 +21,7 @@ def clusters_of(spec: GuardSpec) -> dict[str, dict]:
 
 
 def test_a_single_triton_has_fixed_addresses_and_no_second_try() -> None:
-    assert set(clusters_of(ONE)) == {"http", "grpc", "metrics", "admin"}
+    assert set(clusters_of(ONE)) == {"http", "grpc", "metrics", "admin", "clients"}
     text = json.dumps(guard_config(ONE))
     assert "retry_policy" not in text
     assert "health_checks" not in text
