@@ -10,9 +10,13 @@ instead of 1%). So a `Schedule` fixes before the run at which numbers of request
 the looks share the error.
 
 Latencies in a queue depend on those before, so `n` of them say less than `n` independent ones:
-those over the bound come in bursts. `correlation_length` estimates how many requests count as one.
+those over the bound come in bursts. `correlation_length` estimates how many requests count as one
+where some are over. That none is over only needs the mean size of a burst: if bursts have `s`
+requests, none of `n` is over with probability `q ** (n / s)` (Leadbetter, 1983), and
+`mean_cluster` estimates `s`.
 
-Source: MLPerf Inference Rules, "Early stopping" (Reddi et al., 2020).
+Sources: MLPerf Inference Rules, "Early stopping" (Reddi et al., 2020); Ferro and Segers, "Inference
+for clusters of extreme values" (2003).
 """
 
 import math
@@ -23,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-MARKS, MARKED = (0.9, 0.99), 30
+MARKS, MARKED, LIMITS = (0.9, 0.95), 30, (0.9, 0.99)
 """Correlation is estimated from the slowest requests: those above a quantile between these two, the
 highest that so many are above. The assumption is that those farther out are not correlated over
 longer times.
@@ -71,8 +75,7 @@ def correlation_length(latencies: NDArray[np.float64]) -> float:
     """
     if len(latencies) < 2:
         return 1.0
-    mark = np.clip(1 - MARKED / len(latencies), *MARKS)
-    marked = (latencies > np.quantile(latencies, mark, method="lower")).astype(np.float64)
+    marked = _is_above(latencies, 1 - MARKED / len(latencies)).astype(np.float64)
     marked -= marked.mean()
     variance = float(marked @ marked)
     if variance == 0:
@@ -84,6 +87,41 @@ def correlation_length(latencies: NDArray[np.float64]) -> float:
     ends = np.flatnonzero(pairs <= 0)
     kept = pairs[: ends[0]] if len(ends) else pairs
     return max(1.0, 2.0 * float(kept.sum()) - 1.0)
+
+
+def mean_cluster(latencies: NDArray[np.float64]) -> float:
+    """Return the mean size of a burst of slow requests; at least 1.
+
+    It is one over the extremal index, by the intervals estimator of Ferro and Segers: gaps between
+    slow requests are short inside a burst, and exponential between bursts. Of what three quantiles
+    call slow, the largest bursts count.
+
+    Args:
+        latencies: as of `correlation_length`.
+    """
+    if not len(latencies):
+        return 1.0
+    marks = (*MARKS, 1 - MARKED / len(latencies))
+    return max(_mean_cluster(_is_above(latencies, each)) for each in marks)
+
+
+def _mean_cluster(is_slow: NDArray[np.bool_]) -> float:
+    gaps = np.diff(np.flatnonzero(is_slow)).astype(np.float64)
+    if len(gaps) < 2:
+        return 1.0
+    if gaps.max() > 2:
+        squares = float(((gaps - 1) * (gaps - 2)).sum())
+        index = 2 * float((gaps - 1).sum()) ** 2 / (len(gaps) * squares)
+    else:
+        index = 2 * float(gaps.sum()) ** 2 / (len(gaps) * float((gaps**2).sum()))
+    return 1 / min(1.0, index)
+
+
+def _is_above(latencies: NDArray[np.float64], quantile: float) -> NDArray[np.bool_]:
+    above: NDArray[np.bool_] = latencies > np.quantile(
+        latencies, np.clip(quantile, *LIMITS), method="lower"
+    )
+    return above
 
 
 @dataclass(frozen=True)
@@ -136,10 +174,14 @@ class Schedule:
             bound: seconds.
         """
         many, over = len(latencies), int((latencies > bound).sum())
-        length = correlation_length(latencies)
-        independent = max_over(int(many / length), self.quantile, self.error_of_a_look)
-        allowed = math.floor(independent * length) if independent >= 0 else -1
-        return Verdict(many, over, length, allowed)
+        length, cluster = correlation_length(latencies), mean_cluster(latencies)
+        if (independent := self._allowed(many, length)) >= 0:
+            return Verdict(many, over, length, math.floor(independent * length))
+        allowed = min(0, self._allowed(many, cluster))
+        return Verdict(many, over, min(length, cluster), allowed)
+
+    def _allowed(self, requests: int, count_as_one: float) -> int:
+        return max_over(int(requests / count_as_one), self.quantile, self.error_of_a_look)
 
     def is_hopeless(self, latencies: NDArray[np.float64], bound: float) -> bool:
         """Return whether more are over the bound already than the last look allows."""
