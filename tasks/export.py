@@ -159,7 +159,7 @@ def certify_live(installation: Installation, model: str) -> LiveCertificate:
         TransientError: Triton or MLflow does not answer.
         WorkError: the model does not answer.
     """
-    with TritonClient(installation.triton[0]) as client:
+    with TritonClient(installation.triton[0], checks=True) as client:
         package = _live_package(installation, client, model)
         found = steps_of(package.version.kind).certify(installation, client, package)
     run = TrackedRun(installation.tracking_uri, "", package.version.run_id)

@@ -12,6 +12,7 @@ local METHODS = {
   ["/inference.GRPCInferenceService/ModelInfer"] = true,
   ["/inference.GRPCInferenceService/ModelStreamInfer"] = true,
 }
+local CHECK_AGENT = "millrace-check" -- of Millrace's own checks, which are not recorded
 local MOST = 256 -- bytes that are looked at; the name and a shape are usually within the first 60
 local byte = string.byte
 
@@ -56,7 +57,10 @@ local function name_arrival(head)
 end
 
 function envoy_on_request(handle)
-  if not METHODS[handle:headers():get(":path")] then return end
+  local headers = handle:headers()
+  if not METHODS[headers:get(":path")] then return end
+  local agent = headers:get("user-agent")
+  if agent and agent:sub(1, #CHECK_AGENT) == CHECK_AGENT then return end
   local head = ""
   for chunk in handle:bodyChunks() do
     local length = chunk:length()

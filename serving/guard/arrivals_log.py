@@ -20,6 +20,8 @@ COLUMNS = ("start_us", "model", "rows", "protocol", "bytes", "microseconds", "st
 END = "."
 """The last word of each line; a line without it was not written whole."""
 HTTP, GRPC = "http", "grpc"
+CHECK_AGENT = "millrace-check"
+"""How the user agent of a gRPC request begins that is not recorded: a check of Millrace's own."""
 _NAMESPACE, _KEY = "millrace", "arrival"
 """Where the scripts put the model and the rows, separated by a space."""
 _STATUS = {HTTP: "%RESPONSE_CODE%", GRPC: "%GRPC_STATUS_NUMBER%"}

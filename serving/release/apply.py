@@ -204,7 +204,7 @@ class ModelRelease:
     def _(self, action: Stage) -> None:
         artifact = self._registry.fetch(action.model, action.version)
         for replica in self.cluster.reachable:
-            with TritonClient(replica.endpoint) as client:
+            with TritonClient(replica.endpoint, checks=True) as client:
                 require_backend(artifact, client)
         self._repository.stage(action.model, action.version, artifact)
 
@@ -214,19 +214,19 @@ class ModelRelease:
 
     @_run.register
     def _(self, action: StartSplit) -> None:
-        with TritonClient(action.endpoint) as client:
+        with TritonClient(action.endpoint, checks=True) as client:
             self._restage_damaged(action.model, action.split.champion, action.split.candidate)
             splitting.start_split(action.split, self._repository, client, anew=action.force_reload)
 
     @_run.register
     def _(self, action: StopSplit) -> None:
-        with TritonClient(action.endpoint) as client:
+        with TritonClient(action.endpoint, checks=True) as client:
             splitting.stop_split(action.model, client)
 
     @_run.register
     def _(self, action: StartFront) -> None:
         """Serve a version by its columns; if that fails, it is still served by its tensors."""
-        with TritonClient(action.endpoint) as client:
+        with TritonClient(action.endpoint, checks=True) as client:
             try:
                 column_front.start_front(
                     *(action.model, action.version, self._repository, client),
@@ -244,7 +244,7 @@ class ModelRelease:
 
     @_run.register
     def _(self, action: StopFront) -> None:
-        with TritonClient(action.endpoint) as client:
+        with TritonClient(action.endpoint, checks=True) as client:
             unload_model(action.model + COLUMNS, client)
 
     @_run.register
@@ -261,7 +261,7 @@ class ModelRelease:
         artifact = self._repository.artifact(action.model, action.version)
         check.smoke_test(artifact)
         # two trials at a time would slow each other down
-        with self._repository.probing(), TritonClient(action.endpoint) as client:
+        with self._repository.probing(), TritonClient(action.endpoint, checks=True) as client:
             result = trial.validate_on_replica(
                 action.model, action.version, self._repository, client, check
             )
@@ -275,7 +275,7 @@ class ModelRelease:
     @_run.register
     def _(self, action: Switch) -> None:
         self._restage_damaged(action.model, action.version, *action.keep)
-        with TritonClient(action.endpoint) as client, self._record_change(action):
+        with TritonClient(action.endpoint, checks=True) as client, self._record_change(action):
             load_version(
                 *(action.model, action.version, self._repository, client),
                 keep=action.keep,
@@ -284,7 +284,7 @@ class ModelRelease:
 
     @_run.register
     def _(self, action: Unload) -> None:
-        with TritonClient(action.endpoint) as client, self._record_change(action):
+        with TritonClient(action.endpoint, checks=True) as client, self._record_change(action):
             unload_model(action.model, client)
 
     @contextmanager
@@ -296,7 +296,7 @@ class ModelRelease:
     @_run.register
     def _(self, action: CleanUp) -> None:
         for endpoint in action.endpoints:
-            with TritonClient(endpoint) as client:
+            with TritonClient(endpoint, checks=True) as client:
                 client.unload(action.name)
         self._repository.remove_model(action.name)
 
@@ -315,7 +315,7 @@ class ModelRelease:
         artifact = self._repository.artifact(model, version)
         for replica in self.cluster.reachable:
             if replica.live_version(model) == version:
-                with TritonClient(replica.endpoint) as client:
+                with TritonClient(replica.endpoint, checks=True) as client:
                     check.compare(client, model, artifact, version)
 
     def _append(

@@ -49,7 +49,7 @@ def live_versions(installation: Installation) -> Mapping[str, object]:
     """Return each endpoint's live versions by model, or why the endpoint does not answer."""
     found: dict[str, object] = {}
     for endpoint in servers_of(installation):
-        with TritonClient(endpoint) as client:
+        with TritonClient(endpoint, checks=True) as client:
             try:
                 names = sorted({entry.name for entry in client.index()})
                 versions = {name: client.live_version(name) for name in names}

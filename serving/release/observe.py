@@ -144,7 +144,7 @@ class Observer:
         desired: Mapping[str, DesiredVersion],
     ) -> Replica:
         """Read the index of a replica, and send a probe to each version that should be live."""
-        with TritonClient(endpoint) as client:
+        with TritonClient(endpoint, checks=True) as client:
             try:
                 loaded = client.index(INDEX_SECONDS)
             except TransientError:

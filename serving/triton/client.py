@@ -43,11 +43,12 @@ class TritonClient:
 
     Args:
         endpoint: the server.
+        checks: whether its requests are checks of Millrace's own, which the guard does not record.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self._grpc = connect(endpoint)
+    def __init__(self, endpoint: Endpoint, *, checks: bool = False) -> None:
+        self.endpoint, self._checks = endpoint, checks
+        self._grpc = connect(endpoint, checks=checks)
         self._streams: StreamClient | None = None
 
     def __enter__(self) -> "TritonClient":
@@ -69,7 +70,7 @@ class TritonClient:
     def streams(self) -> StreamClient:
         """The client for streaming models. Only one thread may make the first use of it."""
         if self._streams is None:
-            self._streams = StreamClient(self.endpoint)
+            self._streams = StreamClient(self.endpoint, checks=self._checks)
         return self._streams
 
     def is_ready(self) -> bool:
@@ -312,9 +313,9 @@ class TritonClient:
         return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home folder of this Triton"
 
 
-def connect(endpoint: Endpoint) -> grpc.InferenceServerClient:
+def connect(endpoint: Endpoint, *, checks: bool = False) -> grpc.InferenceServerClient:
     """Connect to a server; every call sends the endpoint's token, if there is one."""
-    options = list(channel_options(endpoint))
+    options = list(channel_options(endpoint, checks=checks))
     client = grpc.InferenceServerClient(endpoint.grpc, channel_args=options)
     if endpoint.token:
         client.register_plugin(

@@ -69,7 +69,7 @@ class LiveCheck:
 
     def _agreement(self, scored: ScoredRows) -> Agreement:
         """Return how the job compares with the live model, or why it could not be compared."""
-        with TritonClient(self.installation.triton[0]) as client:
+        with TritonClient(self.installation.triton[0], checks=True) as client:
             try:
                 if reason := self._sample.obstacle or self._obstacle(client):
                     return Agreement(reason=reason)

@@ -18,6 +18,7 @@ from millrace.serving.guard import envoy_process
 from millrace.serving.guard.arrivals_files import is_written, maintain_arrivals, rotate
 from millrace.serving.guard.arrivals_log import FOLDER, log_path
 from millrace.serving.guard.arrivals_table import RecordedArrivals, read_arrivals
+from millrace.serving.triton.client import TritonClient
 from tests.integration.guard_stand import Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 from tests.integration.test_guard_metrics import guard_of
@@ -100,6 +101,14 @@ def test_only_requests_for_inference_are_recorded(served: Stand) -> None:
     found = recorded(served, "words", begin, 1)
     assert found.statuses.tolist() == [400]
     assert len(recorded(served, "sums", begin, 0).times) == 0
+
+
+def test_checks_of_millrace_itself_are_not_recorded(served: Stand) -> None:
+    begin = time.time()
+    with TritonClient(served.endpoint, checks=True) as client:
+        client.predict("sums", {"x": rows(1)})
+    served.client.predict("sums", {"x": rows(2)})
+    assert recorded(served, "sums", begin, 1).rows.tolist() == [2]
 
 
 def test_a_name_that_is_no_models_is_not_recorded(served: Stand) -> None:

@@ -47,12 +47,17 @@ class StreamClient:
     Args:
         endpoint: the server.
         silence: seconds without a response after which the backend gets a health check.
+        checks: whether its requests are checks of Millrace's own, which the guard does not record.
     """
 
-    def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
+    def __init__(
+        self, endpoint: Endpoint, silence: float = SILENCE_SECONDS, *, checks: bool = False
+    ) -> None:
         self.endpoint = endpoint
         self._watchdog = Watchdog(silence, self._pulse)
-        self._channel = grpc.insecure_channel(endpoint.grpc, channel_options(endpoint))
+        self._channel = grpc.insecure_channel(
+            endpoint.grpc, channel_options(endpoint, checks=checks)
+        )
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> "StreamClient":
@@ -165,6 +170,7 @@ class AsyncStreamClient:
     Args:
         endpoint: the server.
         silence: seconds without a response after which the backend gets a health check.
+        checks: whether its requests are checks of Millrace's own, which the guard does not record.
     """
 
     def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
