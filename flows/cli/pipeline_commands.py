@@ -21,7 +21,7 @@ from millrace.flows.cli.command_setup import (
 )
 from millrace.flows.cli.profile import profile_champions
 from millrace.flows.cli.promotions import show_promotions
-from millrace.models.common.errors import TransientError
+from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.slow_step import report_while
 
 if TYPE_CHECKING:
@@ -130,6 +130,13 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Make Triton serve the versions with the alias champion in the registry."""
+    if dry_run and (profile or watch):
+        raise InputError(
+            "a dry run changes nothing",
+            seen=f"--dry-run with {'--profile' if profile else '--watch'}",
+            valid="one of them",
+            hint="look first with --dry-run alone",
+        )
     if dry_run:
         show_promotions(as_json=as_json)
         return

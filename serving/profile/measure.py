@@ -1,5 +1,6 @@
 """Measure how long the batches of a version take: alone, and at rising rates."""
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profiled_model
 from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
@@ -35,6 +36,12 @@ SATURATED = 8.0
 """No higher rate is measured where the median latency is so many times that of a single request."""
 LARGEST_BATCH = 64
 TRACE = "trace.json"
+TRIES = 3
+"""How often a measurement is tried. Triton 2.51 may crash (SIGSEGV) while it traces many requests,
+in the thread that takes requests, as it writes to a trace: seen in 3 of some 30 measurements.
+"""
+
+log = logging.getLogger("millrace")
 
 
 def measure_times(
@@ -60,9 +67,24 @@ def measure_times(
         largest_batch: most rows of a batch; 0 if Triton does not batch the model's requests.
 
     Raises:
-        WorkError: the model does not answer, or the trace is not whole.
+        WorkError: the model does not answer, or the trace is not whole, each of several times.
+        TransientError: Triton ended, each of several times.
     """
-    sender = _Sender(setup, sizes, max(largest_batch, *sizes))
+    tries = 0
+    while True:
+        tries += 1
+        sender = _Sender(setup, sizes, max(largest_batch, *sizes))
+        try:
+            return _measure(sender, artifact, rows, serving)
+        except (TransientError, WorkError) as error:
+            if tries == TRIES:
+                raise
+            log.info("measuring again: %s (%s)", error.what, error.seen)
+
+
+def _measure(
+    sender: "_Sender", artifact: Artifact, rows: Mapping[str, Array], serving: ServingSpec
+) -> ServiceTimes:
     with tempfile.TemporaryDirectory(prefix="millrace-trace-") as folder:
         file = Path(folder, TRACE)
         with profiled_model(artifact, rows, trace_flags(file)) as model:
@@ -141,7 +163,8 @@ def _answer_seconds(model: ProfiledModel, rows: NDArray[np.int64]) -> float:
     load = model.send(np.zeros(len(rows)), rows)
     if load.errors:
         raise WorkError(
-            "the model did not answer on the Triton of its profile", seen=dict(load.errors)
+            "the model did not answer on the Triton of its profile",
+            seen=f"{dict(load.errors)}: {load.first_error}",
         )
     return float(load.ended.max())
 

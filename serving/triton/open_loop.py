@@ -42,6 +42,7 @@ class SentLoad:
         ended: float64 `[n]`, seconds at which its answer was there; infinite without an answer.
         errors: how many requests failed, by the status code of gRPC.
         cpu_seconds: CPU time of the generator's process.
+        first_error: what the server said of the first request that failed; empty if none did.
     """
 
     due: NDArray[np.float64]
@@ -49,6 +50,7 @@ class SentLoad:
     ended: NDArray[np.float64]
     errors: Mapping[str, int]
     cpu_seconds: float
+    first_error: str = ""
 
     @property
     def latency(self) -> NDArray[np.float64]:
@@ -123,7 +125,8 @@ class OpenLoop:
             run.start(self._call, requests)
             cpu = time.process_time() - before
         many = run.count
-        return SentLoad(due[:many], run.sent[:many], run.ended[:many], dict(run.errors), cpu)
+        arrays = due[:many], run.sent[:many], run.ended[:many]
+        return SentLoad(*arrays, dict(run.errors), cpu, run.first_error)
 
 
 class _Run:
@@ -139,6 +142,7 @@ class _Run:
         self.sent = np.full(len(due), np.inf)
         self.ended = np.full(len(due), np.inf)
         self.errors: Counter[str] = Counter()
+        self.first_error = ""
         self.count = 0
         self._has_ended = np.zeros(len(due), bool)
         self._answered = 0
@@ -172,6 +176,7 @@ class _Run:
             self.ended[number] = ended
         else:
             self.errors[code.name] += 1
+            self.first_error = self.first_error or str(future.details())
         with self._changed:
             self._has_ended[number] = True
             self._answered += 1

@@ -47,6 +47,10 @@ def _with(more: str) -> str:
 
 CASES: dict[str, Case] = {
     "no pipeline file": Case(("the pipeline file does not exist",), yaml=None),
+    "a dry run that measures": Case(
+        ("a dry run changes nothing", "--dry-run with --profile"),
+        command=("release", "--dry-run", "--profile"),
+    ),
     "broken yaml": Case(("YAML", "line"), yaml="name: [bad"),
     "unknown key": Case(("did you mean 'epochs'",), yaml=_with("training: {epoch: 3}")),
     "wrong type": Case(("training.epochs", "many"), yaml=_with("training: {epochs: many}")),

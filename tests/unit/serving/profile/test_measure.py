@@ -5,10 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from millrace.models.common.errors import WorkError
-from millrace.serving.profile.measure import FEWEST_REQUESTS, service_times
+from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.profile import measure
+from millrace.serving.profile.measure import (
+    FEWEST_REQUESTS,
+    TRIES,
+    measure_times,
+    service_times,
+)
+from millrace.serving.profile.search import Setup
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
 from millrace.serving.triton.request_trace import Traced
+from millrace.serving.triton.version_folder import Artifact
 
 Run = tuple[SentLoad, np.ndarray]
 Times = Sequence[tuple[float, float, float]]
@@ -140,3 +150,33 @@ def test_a_trace_without_all_requests_is_refused(trace: Traced | None, seen: str
     with pytest.raises(WorkError, match="does not have all requests") as caught:
         service_times([sent([1]), sent([1, 1])], trace, 2)
     assert seen in str(caught.value)
+
+
+@pytest.mark.parametrize("failures", [0, TRIES - 1, TRIES])
+@pytest.mark.parametrize("error", [TransientError("Triton ended"), WorkError("no whole trace")])
+def test_a_measurement_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, failures: int, error: MillraceError
+) -> None:
+    measured, tried = ServiceTimes((1.0,), (0.001,), ()), 0
+
+    def measure_once(*_: object) -> ServiceTimes:
+        nonlocal tried
+        tried += 1
+        if tried <= failures:
+            raise error
+        return measured
+
+    monkeypatch.setattr(measure, "_measure", measure_once)
+
+    def found() -> ServiceTimes:
+        return measure_times(
+            Artifact({}, "digest", "graph"), {}, ServingSpec(), Setup(1, 1), {1: 1}
+        )
+
+    if failures < TRIES:
+        assert found() is measured
+        assert tried == failures + 1
+    else:
+        with pytest.raises(type(error)):
+            found()
+        assert tried == TRIES
