@@ -11,7 +11,6 @@ from millrace.serving.guard.socket_page import serving_page
 from millrace.serving.guard.sockets import clients_socket
 from millrace.serving.replicas.files import servers_of
 from millrace.serving.triton.client_metrics import ClientMetrics
-from millrace.tasks.live_terms import LiveTerms
 
 COUNT_SECONDS = 2.0
 
@@ -25,6 +24,9 @@ class ClientMetricsPublisher(PollingThread):
     """
 
     def __init__(self, installation: Installation, pause: float = COUNT_SECONDS) -> None:
+        # Prefect, which comes with it, must not be imported before this process has its log.
+        from millrace.tasks.live_terms import LiveTerms
+
         super().__init__("client metrics", pause)
         (endpoint, *_), self._pause = servers_of(installation), pause
         self._socket = installation.home / clients_socket(endpoint)

@@ -135,8 +135,6 @@ class _Sender:
         rate = FIRST_LOAD / alone
         for _ in range(MOST_LEVELS):
             load = self._send_level(model, rate)
-            if load.errors:
-                break
             if np.median(load.latency) > SATURATED * alone:
                 self._send_level(model, rate / np.sqrt(STEP))  # near what the server can take
                 break
@@ -146,7 +144,7 @@ class _Sender:
         many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
         many = min(many, max(1, int(rate * LONGEST_LEVEL)))
         due = np.cumsum(self._drawn.exponential(1 / rate, many))
-        return model.send(due, draw_sizes(self.sizes, many, self._drawn))
+        return _answered(model.send(due, draw_sizes(self.sizes, many, self._drawn)))
 
     def _draw_rows(self, most: int) -> NDArray[np.int64]:
         """Draw requests that have about so many rows together, and at least one request."""
@@ -155,18 +153,22 @@ class _Sender:
 
 
 def _answer_seconds(model: ProfiledModel, rows: NDArray[np.int64]) -> float:
-    """Send requests at once, and return the seconds until the last answer.
+    """Send requests at once, and return the seconds until the last answer."""
+    return float(_answered(model.send(np.zeros(len(rows)), rows)).ended.max())
+
+
+def _answered(load: SentLoad) -> SentLoad:
+    """Return a load of which every request was answered.
 
     Raises:
         WorkError: a request was not answered.
     """
-    load = model.send(np.zeros(len(rows)), rows)
     if load.errors:
         raise WorkError(
             "the model did not answer on the Triton of its profile",
             seen=f"{dict(load.errors)}: {load.first_error}",
         )
-    return float(load.ended.max())
+    return load
 
 
 def service_times(

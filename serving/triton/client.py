@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 CALL_SECONDS = 10.0
 PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
+TRACE_SECONDS = 20.0
 EMPTY_ID = "[request id: <id_unknown>] "
 
 
@@ -144,7 +145,7 @@ class TritonClient:
         """
         with self._translate_errors("Triton refused to end its trace", error_type=WorkError):
             self._grpc.update_trace_settings(
-                settings={"trace_level": ["OFF"]}, client_timeout=LOAD_SECONDS
+                settings={"trace_level": ["OFF"]}, client_timeout=TRACE_SECONDS
             )
 
     def unload(self, name: str) -> None:
