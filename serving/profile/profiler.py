@@ -45,7 +45,7 @@ RARE_SHARE, MOST_SHARE = 0.25, 0.5
 where they would take too long even so.
 
 At a higher rate more answers are under way together and become slow together: of a small decoder at
-9, 20, 45 and 90 requests/s, bursts of slow answers had 3, 4, 9 and 12 of them.
+9, 20, 45 and 90 requests/s, bursts of slow answers had 5, 5, 22 and 59 of them.
 """
 HOPELESS = 200
 """After how many requests it is first looked whether a proof is hopeless."""
