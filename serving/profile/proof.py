@@ -29,8 +29,8 @@ from scipy.stats import binom
 
 MARKS, MARKED, LIMITS = (0.9, 0.95), 30, (0.9, 0.99)
 """Correlation is estimated from the slowest requests: those above a quantile within the limits, the
-highest that `MARKED` are above; bursts also from those above `MARKS`. The assumption is that those farther out are not correlated over
-longer times.
+highest that `MARKED` are above; bursts also from those above `MARKS`. The assumption is that those
+farther out are not correlated over longer times.
 """
 
 
