@@ -1,22 +1,21 @@
 """Measure how long the batches of a version take: alone, and at rising rates."""
 
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.own_folder import own_folder
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profiled_model
 from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
 from millrace.serving.profile.service_times import Level, ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
-from millrace.serving.triton.request_trace import Traced, trace_flags, wait_for_trace
+from millrace.serving.triton.request_trace import Traced, wait_for_trace
 from millrace.serving.triton.version_folder import Artifact
 
 WARM_UP = 20
@@ -85,9 +84,9 @@ def measure_times(
 def _measure(
     sender: "_Sender", artifact: Artifact, rows: Mapping[str, Array], serving: ServingSpec
 ) -> ServiceTimes:
-    with tempfile.TemporaryDirectory(prefix="millrace-trace-") as folder:
-        file = Path(folder, TRACE)
-        with profiled_model(artifact, rows, trace_flags(file)) as model:
+    with own_folder("millrace-trace-") as folder:
+        file = folder / TRACE
+        with profiled_model(artifact, rows, file) as model:
             sender.send_bursts(model, serving)
             sender.send_levels(model, serving)
             # at its end it may be too late: a Triton that ends too slowly is killed

@@ -1,8 +1,7 @@
 """A version on a Triton of its own, to which requests are sent when they are due."""
 
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.common.own_folder import own_folder
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.profile.record import Configuration as Settings
 from millrace.serving.profile.workload import Configuration
@@ -22,6 +22,7 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import latest, loaded_anew
 from millrace.serving.triton.open_loop import OpenLoop, SentLoad, encode_request
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.request_trace import TRACE_ENVIRONMENT, trace_flags
 from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
 
@@ -70,22 +71,23 @@ class OwnTriton:
 
 
 @contextmanager
-def own_triton(artifact: Artifact, flags: Sequence[str] = ()) -> Iterator[OwnTriton]:
+def own_triton(artifact: Artifact, trace: Path | None = None) -> Iterator[OwnTriton]:
     """Run a Triton of its own with a version, which `load` has still to load.
 
     Args:
         artifact: the version.
-        flags: more of Triton's arguments.
+        trace: a file to which Triton writes the times of each request; None for no trace.
     """
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-profile-")))
+        home = stack.enter_context(own_folder("millrace-profile-"))
         installation = Installation(home, "", "").prepared()
         repository = Repository(installation.model_repository, installation.staging)
         repository.stage(MODEL, VERSION, artifact)
         endpoint = _free_endpoint()
         running = server.running(
             *(installation, endpoint),
-            flags=flags,
+            flags=trace_flags(trace) if trace else (),
+            environment=TRACE_ENVIRONMENT if trace else {},
             ends_with_parent=True,
             stop_seconds=STOP_SECONDS,
         )
@@ -146,16 +148,16 @@ class ProfiledModel:
 
 @contextmanager
 def profiled_model(
-    artifact: Artifact, rows: Mapping[str, Array], flags: Sequence[str] = ()
+    artifact: Artifact, rows: Mapping[str, Array], trace: Path | None = None
 ) -> Iterator[ProfiledModel]:
     """Run a Triton of its own with a version that answers at once, which is still to be loaded.
 
     Args:
         artifact: the version.
         rows: rows to send, by input.
-        flags: more of Triton's arguments.
+        trace: a file to which Triton writes the times of each request; None for no trace.
     """
-    with own_triton(artifact, flags) as triton, OpenLoop(triton.endpoint) as loop:
+    with own_triton(artifact, trace) as triton, OpenLoop(triton.endpoint) as loop:
         yield ProfiledModel(triton, rows, loop)
 
 

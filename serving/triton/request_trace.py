@@ -24,6 +24,15 @@ RECEIVED, SENT = "GRPC_WAITREAD_END", "GRPC_SEND_END"
 NAMES = (RECEIVED, QUEUED, STARTED, ANSWERED, ENDED, SENT)
 
 
+TRACE_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=65535"}
+"""Environment variables for a Triton that traces: without them Triton 2.51 crashes or stands still.
+
+Its `TraceManager::TraceRelease` unlocks a mutex in memory that it has just freed, if the backend is
+the last to release a request's trace. While each thread keeps what it freed to itself, as glibc
+does up to this number of blocks of each size, nobody else has that memory yet.
+"""
+
+
 def trace_flags(file: Path) -> list[str]:
     """Return the arguments with which Triton writes every request's times to a file.
 

@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -128,6 +129,7 @@ def running(
     deadline: float = START_SECONDS,
     guarded: bool = True,
     flags: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
     ends_with_parent: bool = False,
     stop_seconds: float = STOP_SECONDS,
 ) -> Iterator["TritonClient"]:
@@ -141,6 +143,7 @@ def running(
         deadline: seconds within which the server must be ready.
         guarded: whether to run the guard in front of Triton; see `command`.
         flags: more of Triton's arguments.
+        environment: more environment variables of Triton.
         ends_with_parent: whether the kernel kills server and guard when this process is killed.
         stop_seconds: how long the server may take to end, before it is killed.
 
@@ -150,7 +153,7 @@ def running(
     """
     from millrace.serving.triton.client import TritonClient  # 25 MB, which a supervisor saves
 
-    argv, environment = command(installation, endpoint, guarded=guarded, flags=flags)
+    argv, needed = command(installation, endpoint, guarded=guarded, flags=flags)
     own = {ENDS_WITH_PARENT: "1"} if ends_with_parent else {}
     _require_free_ports(endpoint)
     clean_up(installation, endpoint)
@@ -160,7 +163,7 @@ def running(
         hold_log(output.fileno())
         process = subprocess.Popen(
             argv,
-            env=environment | own,
+            env={**environment, **needed, **own},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

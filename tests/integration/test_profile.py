@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from millrace.flows.cli.promotions import print_cards
@@ -24,7 +26,7 @@ from millrace.models.registry.version_files import CHALLENGER
 from millrace.serving.guard.arrivals_table import read_arrivals
 from millrace.serving.profile import batch_workload, measure, profiler, search
 from millrace.serving.profile.batch_workload import BatchWorkload
-from millrace.serving.profile.profiled_model import MODEL, profiled_model
+from millrace.serving.profile.profiled_model import MODEL, own_triton, profiled_model
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.record import Configuration, ServingProfile
 from millrace.serving.profile.workload import Effort
@@ -32,6 +34,7 @@ from millrace.serving.release.outcome import raise_first_error
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.open_loop import OpenLoop, encode_request
+from millrace.serving.triton.request_trace import TRACE_ENVIRONMENT
 from millrace.serving.triton.version_config import PROFILE
 from millrace.tasks.profile import Profiled, profile_unproved, profile_version
 from millrace.tasks.promotion_cards import promotion_cards, write_card
@@ -226,6 +229,21 @@ def test_only_with_the_token_the_server_of_a_profile_loads_models(line: Line) ->
         assert own.token
         with TritonClient(replace(own, token="")) as other, pytest.raises(WorkError):
             other.load(MODEL)
+
+
+def test_a_triton_that_traces_keeps_freed_memory_to_its_threads(line: Line, tmp_path: Path) -> None:
+    version = plant(line.installation, "traced", good())
+    file = version.folder / "model.onnx"
+    artifact = artifact_of_graph(file, digest_of(file))
+    for trace, expected in ((tmp_path / "trace.json", TRACE_ENVIRONMENT), (None, {})):
+        with own_triton(artifact, trace):
+            servers = [
+                each
+                for each in psutil.Process().children(recursive=True)
+                if each.name() == "tritonserver" and "millrace-profile-" in " ".join(each.cmdline())
+            ]
+            found = [each.environ().items() & TRACE_ENVIRONMENT.items() for each in servers]
+        assert found == [expected.items()]
 
 
 @pytest.fixture
