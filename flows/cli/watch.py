@@ -19,11 +19,8 @@ from millrace.models.common.printable import safe
 from millrace.serving.guard.arrivals_log import log_path
 from millrace.serving.guard.arrivals_tail import ArrivalsTail
 from millrace.serving.replicas.files import servers_of
-from millrace.serving.triton.client_load import (
-    ClientLoad,
-    RecentRequests,
-    client_loads,
-)
+from millrace.serving.triton.client_load import ClientLoad, client_loads
+from millrace.serving.triton.recent_requests import RecentRequests
 from millrace.serving.triton.served_load import (
     Change,
     Look,

@@ -13,7 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millrace.serving.guard.envoy_stats import BUCKETS_MS, BUCKETS_S
-from millrace.serving.triton.client_load import Ended, Terms, ended_by_model
+from millrace.serving.triton.client_load import Terms
+from millrace.serving.triton.recent_requests import Ended, ended_by_model
 
 NOT_LIVE = "(not live)"
 """The model of all requests to models that are not live: clients choose these names, and each label

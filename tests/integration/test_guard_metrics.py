@@ -25,8 +25,9 @@ from millrace.serving.guard import envoy_process
 from millrace.serving.guard.arrivals_log import log_path
 from millrace.serving.guard.arrivals_tail import ArrivalsTail
 from millrace.serving.guard.envoy_stats import CLIENTS_PATH, METRICS_PATH
-from millrace.serving.triton.client_load import RecentRequests, Terms, client_loads
+from millrace.serving.triton.client_load import Terms, client_loads
 from millrace.serving.triton.client_metrics import NOT_LIVE
+from millrace.serving.triton.recent_requests import RecentRequests
 from millrace.serving.triton.served_load import model_loads, way_loads
 from tests.integration.guard_stand import Stand, stand
 from tests.integration.ports import free_endpoint

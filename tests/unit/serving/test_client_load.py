@@ -6,13 +6,8 @@ import pytest
 
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.guard.arrivals_tail import QUIET_LOOKS, ArrivalsTail
-from millrace.serving.triton.client_load import (
-    ClientLoad,
-    RecentRequests,
-    Terms,
-    client_loads,
-    share_below,
-)
+from millrace.serving.triton.client_load import ClientLoad, Terms, client_loads, share_below
+from millrace.serving.triton.recent_requests import RecentRequests
 from millrace.serving.triton.served_load import (
     BATCHES,
     COMPUTE_US,
