@@ -30,7 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "guard": ("G1", "G8", "G32", "G1R", "G32R"),
     "arrivals": ("AR32", "AR32R"),
     "named_columns": ("N1", "N32", "N32J", "N32L"),
-    "serving_profile": ("SP1", "SP2", "SP3", "SP6"),
+    "serving_profile": ("SP1", "SP2", "SP2M", "SP2O", "SP3", "SP6"),
     "proofs": ("PF1", "PF2"),
     "stream_profile": ("SP4", "SP5"),
     "promotion_card": ("PC1", "PC2"),

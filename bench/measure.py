@@ -119,3 +119,8 @@ def time_calls(call: Callable[[], object], seconds: float) -> list[float]:
         call()
         times.append(time.perf_counter() - start)
     return times
+
+
+def off(ratio: float) -> float:
+    """Return how far a ratio is from 1, either way."""
+    return abs(math.log(ratio))

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.measure import Row, measure_rows
+from bench.measure import Row, measure_rows, off
 from bench.server import batch_of, mlp
-from bench.serving_profile import off
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import ServingSpec

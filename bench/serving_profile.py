@@ -1,5 +1,7 @@
 """SP1 to SP3, SP6: a profile of the digits beside brute force, Triton, the defaults; its proofs.
 
+SP2 and its like are in event_model.py, and the version in profiled_digits.py.
+
 The grid of brute force is fixed here: every number of instances and threads, batch size and queue
 delay below, each measured as the profile measures those that it puts first.
 """
@@ -7,46 +9,26 @@ delay below, each measured as the profile measures those that it puts first.
 import statistics
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
+from bench.event_model import beside_triton, row_of_medians, row_of_overload, row_of_p99
 from bench.home import own_home
 from bench.measure import Row, measure_in_turn, measure_rows
-from millrace.models.common.arrays import Array
-from millrace.models.common.installation import Installation
-from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, configured
-from millrace.serving.profile.measure import measure_times
+from bench.profiled_digits import CORES, GOAL, Digits
+from millrace.serving.profile.batch_workload import BatchTarget, configured
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
-from millrace.serving.profile.profiler import (
-    Decided,
-    Found,
-    Profiler,
-    measure_capacity,
-    plan_proof,
-    prove,
-)
-from millrace.serving.profile.search import (
-    BatchConfiguration,
-    Demand,
-    Setup,
-    predict,
-    setups,
-)
-from millrace.serving.profile.workload import Configuration, Effort
-from millrace.serving.triton.version_folder import Artifact
+from millrace.serving.profile.profiler import plan_proof, prove
+from millrace.serving.profile.search import BatchConfiguration, Demand, setups
 
 PIPELINE = Path("examples/digits.yaml")
-GOAL = SloSpec(rate=200, p99_ms=20)
-CORES = 2
 SIZES, DELAYS = (1, 4, 16, 32, 64), (0, 500, 2000, 5000)
 ROUNDS, SEARCHES, ENOUGH = 3, 10, 9
 """Repeats of a comparison, and how many of so many searches must be as good as brute force."""
-LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
-LOAD_SECONDS, REPEATS = 4.0, 3
+REPEATS = 3
 PROOFS, PROOF_SECONDS = 20, 60.0
 TOO_SLOW, FAST = 0.8, 3.0
 """Bounds of SP6 as shares of the p99 that the version has."""
@@ -61,58 +43,16 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             capture_output=True,
         )
         digits = Digits(installation)
-        measures = {
+        beside = cache(partial(beside_triton, digits))
+        measures: dict[str, Callable[[], Row]] = {
             "SP1": partial(beside_brute_force, digits),
-            "SP2": partial(beside_triton, digits),
+            "SP2": lambda: row_of_p99(beside()),
+            "SP2M": lambda: row_of_medians(beside()),
+            "SP2O": lambda: row_of_overload(beside()),
             "SP3": partial(beside_defaults, digits),
             "SP6": partial(slow_versions, digits),
         }
         yield from measure_rows(measures, wanted)
-
-
-class Digits:
-    """The version of the digits, and its profile."""
-
-    def __init__(self, installation: Installation) -> None:
-        from millrace.models.registry.mlflow_registry import registry_of
-        from millrace.tasks.kinds.steps import steps_of
-
-        registry = registry_of(installation)
-        package = registry.fetch(registry.version("digits", 1))
-        steps = steps_of(package.version.kind)
-        self.rows: dict[str, Array] = dict(steps.load_rows(package))
-        self.artifact: Artifact = steps.evidence(package, installation).artifact()
-
-    @cached_property
-    def found(self) -> Found:
-        """The profile, made once."""
-        return Profiler(self._workload(), GOAL, lambda _: None).run()
-
-    def search(self) -> Decided:
-        """Find a configuration as a profile does, without the proof."""
-        workload = self._workload()
-        ranked = workload.rank()
-        with workload.running() as target:
-            return Profiler(workload, GOAL, lambda _: None).decide(target, ranked)
-
-    def _workload(self) -> BatchWorkload:
-        return BatchWorkload(self.artifact, self.rows, GOAL, CORES, NothingKept(), lambda _: None)
-
-    def capacity(self, model: ProfiledModel, configuration: Configuration) -> float:
-        """Return the highest rate within the bound of a configuration."""
-        model.serve(configuration)
-        start = self.found.chosen.measured or GOAL.rate
-        return measure_capacity(BatchTarget(model, GOAL), GOAL, start, Effort())
-
-
-class NothingKept:
-    """Measurements that are not kept; a `Kept`."""
-
-    def read(self, name: str, parse: object) -> None:
-        """Return None."""
-
-    def write(self, name: str, measured: object) -> None:
-        """Keep nothing."""
 
 
 def grid() -> list[BatchConfiguration]:
@@ -154,58 +94,6 @@ def beside_brute_force(digits: Digits) -> Row:
         holds=good >= ENOUGH and measured <= 0.1 * len(grid_of),
         samples={"chosen": chosen, "brute_force": reached, "grid": list(grid_of.values())},
     )
-
-
-def beside_triton(digits: Digits) -> Row:
-    """SP2: the p99 that the event model expects, against real requests, at loads up to 80%.
-
-    The model's times are measured in turn with the requests, since the machine is faster at times.
-    """
-    setup, size = Setup(1, 1), 16
-    configuration = BatchConfiguration(setup, size)
-    serving, most = digits.artifact.serving, 0.0
-    predicted: list[list[float]] = [[] for _ in LOADS]
-    real: list[list[float]] = [[] for _ in LOADS]
-    for seed in range(REPEATS):
-        times = measure_times(digits.artifact, digits.rows, serving, setup, GOAL.rows)
-        with profiled_model(digits.artifact, digits.rows) as model:
-            most = most or digits.capacity(model, configuration)
-            model.serve(configuration)
-            for place, share in enumerate(LOADS):
-                rate = share * most
-                many = int(np.clip(rate * LOAD_SECONDS, 300, 5000))
-                found = predict(configuration, times, Demand.of(GOAL, 4000), rate)
-                predicted[place].append(found.p99_ms)
-                real[place].append(p99(model, rate, many, seed))
-    expected = [statistics.median(each) for each in predicted]
-    middle = [statistics.median(each) for each in real]
-    ratios = [one / seen for one, seen in zip(expected, middle, strict=True)]
-    is_close = [
-        abs(ratio - 1) <= 0.15 or min(seen) <= one <= max(seen)
-        for ratio, one, seen in zip(ratios, expected, real, strict=True)
-    ]
-    upto = [share <= 0.8 for share in LOADS]
-    worst = max((r for r, counts in zip(ratios, upto, strict=True) if counts), key=off)
-    return Row(
-        name="SP2",
-        what="p99 of the event model ÷ of Triton, the worst of 7 loads up to 80% of capacity",
-        value=worst,
-        goal="0.85 to 1.15, or within three repeats, at each load",
-        holds=all(close for close, counts in zip(is_close, upto, strict=True) if counts),
-        samples={"ratio": ratios, "real_p99_ms": middle, "p99_ms": expected},
-    )
-
-
-def off(ratio: float) -> float:
-    """Return how far a ratio is from 1, either way."""
-    return float(abs(np.log(ratio)))
-
-
-def p99(model: ProfiledModel, rate: float, many: int, seed: int) -> float:
-    """Return the p99 latency of real requests at a rate, in milliseconds."""
-    arrivals = Demand.of(GOAL, many, seed).at(rate)
-    latency = model.send(arrivals.times, arrivals.rows).latency
-    return float(np.quantile(latency, 0.99, method="higher")) * 1e3
 
 
 def beside_defaults(digits: Digits) -> Row:
@@ -252,3 +140,10 @@ def slow_versions(digits: Digits) -> Row:
         holds=refused == PROOFS,
         samples={"refused": [float(refused)], "proved": [float(accepted)], "p99_ms": [real]},
     )
+
+
+def p99(model: ProfiledModel, rate: float, many: int, seed: int) -> float:
+    """Return the p99 latency of real requests at a rate, in milliseconds."""
+    arrivals = Demand.of(GOAL, many, seed).at(rate)
+    latency = model.send(arrivals.times, arrivals.rows).latency
+    return float(np.quantile(latency, 0.99, method="higher")) * 1e3

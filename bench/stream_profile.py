@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.language_model import SMALL, write_model
-from bench.measure import Row, measure_in_turn, measure_rows
-from bench.serving_profile import NothingKept, off
+from bench.measure import Row, measure_in_turn, measure_rows, off
+from bench.profiled_digits import NothingKept
 from millrace.models.common.digest import digest_of_all
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.profiler import Found, Profiler, measure_capacity

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.http_load import HttpRequest
 from bench.peers.models import INPUTS, Question, slow_model, small_model
+from bench.profiled_digits import NothingKept
 from bench.server import Bench, batch_of
-from bench.serving_profile import NothingKept
 from millrace.models.common.digest import digest_of
 from millrace.models.common.hardware import this_machine
 from millrace.models.config.serving_spec import ServingSpec
