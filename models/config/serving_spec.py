@@ -123,7 +123,15 @@ class RequestLogSpec(Spec):
 class ServingSpec(Spec):
     """How Triton serves the model; the keys are Triton's."""
 
-    max_batch_size: int = Field(64, ge=1, description="Largest batch of one execution.")
+    max_batch_size: int = Field(
+        64, ge=1, description="Most rows of a request, and of one execution."
+    )
+    preferred_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rows of a batch that is computed at once when so many wait; null: "
+        "max_batch_size.",
+    )
     max_queue_delay_microseconds: int = Field(
         0, ge=0, description="Longest wait of dynamic batching for a fuller batch."
     )
@@ -175,4 +183,16 @@ class ServingSpec(Spec):
     def _require_gpu(self) -> "ServingSpec":
         if self.accelerator is not None and self.device != "gpu":
             raise ValueError(f"serving.accelerator {self.accelerator.name} needs device: gpu")
+        return self
+
+    @model_validator(mode="after")
+    def _require_room(self) -> "ServingSpec":
+        if (
+            self.preferred_batch_size is not None
+            and self.preferred_batch_size > self.max_batch_size
+        ):
+            raise ValueError(
+                f"serving.preferred_batch_size {self.preferred_batch_size} is above "
+                f"serving.max_batch_size, {self.max_batch_size}"
+            )
         return self

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -77,7 +77,7 @@ class BatchWorkload:
         found = configured(self.artifact.serving)
         if self.is_batched:
             return found
-        return replace(found, max_batch_size=max(self.goal.rows), delay=0)
+        return BatchConfiguration(found.setup, max(self.goal.rows))
 
     def rank(self) -> list[Considered]:
         """Measure batches with each number of instances and threads, and rank by them."""
@@ -85,7 +85,9 @@ class BatchWorkload:
         if self.current.setup not in found:
             found.append(self.current.setup)
         self.times.update({each: self._times(each) for each in found})
-        all_of_them = configurations(found, max(self.goal.rows), self.is_batched)
+        all_of_them = configurations(
+            found, max(self.goal.rows), self.is_batched, self.artifact.serving.max_batch_size
+        )
         if self.current not in all_of_them:
             all_of_them.append(self.current)
         return rank(all_of_them, self.times, self.goal)
@@ -148,7 +150,8 @@ def configured(serving: ServingSpec) -> BatchConfiguration:
     """Return the configuration of a pipeline file."""
     setup = Setup(serving.instance_count, serving.intra_op_thread_count)
     delay = serving.max_queue_delay_microseconds
-    return BatchConfiguration(setup, serving.max_batch_size, delay)
+    most = serving.max_batch_size
+    return BatchConfiguration(setup, serving.preferred_batch_size or most, delay, most)
 
 
 def rank(

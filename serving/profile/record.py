@@ -11,7 +11,8 @@ from millrace.models.config.slo_spec import SloSpec
 
 FILE = "serving_profile.json"
 KEYS = (
-    *("max_batch_size", "max_queue_delay_microseconds", "instance_count", "intra_op_thread_count"),
+    *("max_batch_size", "preferred_batch_size", "max_queue_delay_microseconds"),
+    *("instance_count", "intra_op_thread_count"),
     *("generation.max_num_seqs", "generation.stream_interval"),
 )
 """The keys of `serving` that a profile may set."""

@@ -52,19 +52,27 @@ class BatchConfiguration:
 
     Attributes:
         setup: instances and threads.
-        max_batch_size: most rows of a batch.
+        batch_size: rows of a batch that is computed at once when so many wait.
         delay: `max_queue_delay_microseconds`.
+        largest_request: rows that a request may have, whatever the size of batches.
     """
 
     setup: Setup
-    max_batch_size: int
+    batch_size: int
     delay: int = 0
+    largest_request: int = 1
+
+    @property
+    def max_batch_size(self) -> int:
+        """Most rows of a batch; a single request may have as many."""
+        return max(self.batch_size, self.largest_request)
 
     @property
     def settings(self) -> dict[str, int]:
         """The keys of the pipeline file's `serving`, with their values."""
         return {
             "max_batch_size": self.max_batch_size,
+            "preferred_batch_size": self.batch_size,
             "max_queue_delay_microseconds": self.delay,
             "instance_count": self.setup.instances,
             "intra_op_thread_count": self.setup.threads,
@@ -75,7 +83,7 @@ class BatchConfiguration:
         """What a table shows of the configuration, by title of the column."""
         return {
             "instances × threads": f"{self.setup.instances} × {self.setup.threads}",
-            "batch": str(self.max_batch_size),
+            "batch": str(self.batch_size),
             "delay µs": str(self.delay),
         }
 
@@ -87,11 +95,13 @@ class BatchConfiguration:
     @property
     def batcher(self) -> Batcher:
         """The configuration as the event model has it."""
-        return Batcher(self.max_batch_size, self.setup.instances, self.delay / 1e6)
+        preferred = (self.batch_size,) if self.batch_size < self.max_batch_size else ()
+        delay = self.delay / 1e6
+        return Batcher(self.max_batch_size, self.setup.instances, delay, preferred)
 
     def __str__(self) -> str:
         """Return the configuration as a person would say it."""
-        parts = [str(self.setup), f"batches of {self.max_batch_size}"]
+        parts = [str(self.setup), f"batches of {self.batch_size}"]
         return ", ".join([*parts, f"delay {self.delay} µs"] if self.delay else parts)
 
 
@@ -109,20 +119,24 @@ def setups(cores: int) -> list[Setup]:
 
 
 def configurations(
-    setups: Iterable[Setup], largest_request: int = 1, batches: bool = True
+    setups: Iterable[Setup],
+    rows: int = 1,
+    batches: bool = True,
+    largest_request: int = 1,
 ) -> list[BatchConfiguration]:
     """Return every configuration that is considered.
 
     Args:
         setups: instances and threads.
-        largest_request: most rows of a request, which a batch must hold.
+        rows: most rows of the goal's requests, which a batch must hold.
         batches: whether Triton may batch requests of the model.
+        largest_request: rows that a request may have, as the pipeline file says.
     """
     if not batches:
-        return [BatchConfiguration(setup, largest_request) for setup in setups]
-    sizes = sorted({max(size, largest_request) for size in BATCH_SIZES})
+        return [BatchConfiguration(setup, rows) for setup in setups]
+    sizes = sorted({max(size, rows) for size in BATCH_SIZES})
     return [
-        BatchConfiguration(setup, size, delay)
+        BatchConfiguration(setup, size, delay, largest_request)
         for setup, size, delay in product(setups, sizes, DELAYS)
         if size > 1 or delay == 0
     ]

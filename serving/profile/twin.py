@@ -48,6 +48,11 @@ class Batcher:
     preferred: tuple[int, ...] = ()
     timeout: float = float("inf")
 
+    @property
+    def largest_preferred(self) -> int:
+        """The largest preferred batch size."""
+        return max(self.preferred, default=self.max_batch_size)
+
 
 @dataclass(frozen=True)
 class Arrivals:
@@ -88,7 +93,7 @@ class Outcome:
         busy: seconds of all instances together.
         batches: number of batches.
         instances: number of instances.
-        fullness: mean rows of a batch, as a share of `max_batch_size`.
+        fullness: mean rows of a batch, as a share of the largest preferred one.
     """
 
     arrived: NDArray[np.float64]
@@ -158,7 +163,7 @@ class _Queue:
             batcher: the configuration.
             is_late: whether the oldest request has waited for the queue delay.
         """
-        largest = max(batcher.preferred, default=batcher.max_batch_size)
+        largest = batcher.largest_preferred
         pending = count = best = 0
         is_full = False
         for number in chain.from_iterable(self._waiting.values()):
@@ -228,5 +233,5 @@ def simulate(
         busy, batches = busy + seconds, batches + 1
     begun, done = np.array(started), np.array(ended)
     answered = float(arrivals.rows[np.isfinite(done)].sum())
-    full = answered / (batches * batcher.max_batch_size) if batches else 0.0
+    full = answered / (batches * batcher.largest_preferred) if batches else 0.0
     return Outcome(arrivals.times, begun, done, busy, batches, batcher.instances, full)

@@ -165,9 +165,10 @@ def model_config(
         model_warmup=_warmups(signature, size),
     )
     if size and dynamic_batching:
-        delay = serving.max_queue_delay_microseconds
+        delay, preferred = serving.max_queue_delay_microseconds, serving.preferred_batch_size
+        sizes = [preferred] if preferred is not None and preferred < size else []
         config.dynamic_batching.CopyFrom(
-            pb.ModelDynamicBatching(max_queue_delay_microseconds=delay)
+            pb.ModelDynamicBatching(preferred_batch_size=sizes, max_queue_delay_microseconds=delay)
         )
     if serving.accelerator is not None:
         _require_fixed_rows(signature, size)

@@ -231,6 +231,16 @@ def test_only_with_the_token_the_server_of_a_profile_loads_models(line: Line) ->
             other.load(MODEL)
 
 
+def test_a_small_batch_of_a_profile_refuses_no_larger_request(line: Line) -> None:
+    version = plant(line.installation, "roomy", good())
+    file = version.folder / "model.onnx"
+    rows = {FEATURES: np.resize(GOLDEN, (64, *GOLDEN.shape[1:]))}
+    with profiled_model(artifact_of_graph(file, digest_of(file)), rows) as model:
+        model.serve(search.BatchConfiguration(search.Setup(1, 1), 4, 0, largest_request=64))
+        errors = [model.send(np.zeros(3), np.full(3, many)).errors for many in (1, 33, 64, 65)]
+    assert errors == [{}, {}, {}, {"INVALID_ARGUMENT": 3}]
+
+
 def test_a_triton_that_traces_keeps_freed_memory_to_its_threads(line: Line, tmp_path: Path) -> None:
     version = plant(line.installation, "traced", good())
     file = version.folder / "model.onnx"

@@ -35,6 +35,7 @@ class GraphKind(ModelKind):
         "export": ("max_metric_loss", "calibration_rows"),
         "serving": (
             "max_batch_size",
+            "preferred_batch_size",
             "max_queue_delay_microseconds",
             "accelerator",
             "intra_op_thread_count",

@@ -67,6 +67,21 @@ def test_labels_go_to_the_output_with_as_many_elements() -> None:
     assert configured(labels=("a", "b")).output[0].label_filename == ""
 
 
+@pytest.mark.parametrize(("preferred", "sizes"), [(None, []), (4, [4]), (8, [])])
+def test_a_smaller_batch_is_preferred_and_requests_may_be_larger(
+    preferred: int | None, sizes: list[int]
+) -> None:
+    serving = ServingSpec(max_batch_size=8, preferred_batch_size=preferred)
+    config = model_config("m", BATCHED, serving, version_policy=latest())
+    assert list(config.dynamic_batching.preferred_batch_size) == sizes
+    assert config.max_batch_size == 8
+
+
+def test_a_preferred_batch_is_no_larger_than_the_largest() -> None:
+    with pytest.raises(ValidationError, match="above serving.max_batch_size, 8"):
+        ServingSpec(max_batch_size=8, preferred_batch_size=9)
+
+
 def test_warm_up_runs_one_row_and_a_full_batch() -> None:
     assert [warmup.batch_size for warmup in configured().model_warmup] == [1, 8]
 

@@ -84,8 +84,9 @@ def test_the_configuration_of_a_pipeline_file_is_made_of_its_settings() -> None:
         intra_op_thread_count=3,
     )
     found = configured(serving)
-    assert found == BatchConfiguration(Setup(instances=2, threads=3), 16, 500)
-    assert ServingSpec.model_validate(found.settings) == serving
+    assert found == BatchConfiguration(Setup(instances=2, threads=3), 16, 500, 16)
+    small = serving.model_copy(update={"preferred_batch_size": 4})
+    assert ServingSpec.model_validate(configured(small).settings) == small
 
 
 def test_what_takes_most_requests_comes_first() -> None:

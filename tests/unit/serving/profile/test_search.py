@@ -17,6 +17,7 @@ from millrace.serving.profile.search import (
     setups,
 )
 from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.twin import Batcher
 
 ONE = Setup(1, 1)
 SINGLE = BatchConfiguration(ONE, 1)
@@ -45,6 +46,15 @@ def test_setups_use_at_most_all_cores(cores: int) -> None:
     assert all(each.instances * each.threads <= cores for each in found)
     assert {ONE, Setup(1, cores), Setup(cores, 1)} <= set(found)
     assert len(set(found)) == len(found)
+
+
+def test_a_batch_may_be_smaller_than_the_largest_request() -> None:
+    found = configurations([ONE], 2, largest_request=64)
+    assert {each.max_batch_size for each in found} == {64}
+    small = next(each for each in found if each.batch_size == 2)
+    assert small.settings["preferred_batch_size"] == 2
+    assert small.batcher == Batcher(64, preferred=(2,))
+    assert predict(small, SLOW, demand(100), 1000).is_overload
 
 
 def test_setups_of_six_cores_have_powers_of_two_and_all_cores() -> None:
