@@ -5,13 +5,16 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace.models.common.counted import short
 from millrace.models.common.errors import InputError
+from millrace.models.common.file_locks import open_private, try_lock
 from millrace.models.common.hardware import Machine, measure_other_load, this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.common.private_files import replace_private
@@ -27,12 +30,14 @@ from millrace.serving.profile.profiler import Found, Profiler
 from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of
 from millrace.serving.profile.scaler import scaler_figures
 from millrace.serving.profile.search import BatchConfiguration
+from millrace.serving.profile.stored_profile import is_replaced, other_goal
 from millrace.serving.profile.stream_workload import StreamWorkload
 from millrace.serving.profile.workload import Considered, Workload
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.profiled_version import load_profile
 from millrace.tasks.progress import log
 from millrace.tasks.promotion_cards import write_card
 from millrace.tasks.release import MlflowRegistry, has_failed
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FOLDER = "profiles"
+LOCK = ".lock"
 KEPT_SECONDS = 24 * 3600.0
 """How long measurements are used again: a machine changes."""
 BUSY = 0.1
@@ -57,20 +63,26 @@ class Profiled:
     """What `millrace profile` found.
 
     Attributes:
-        profile: the profile, as it was stored.
+        profile: the profile.
         found: all configurations, and the measurements.
         run_id: the MLflow run with the measurements.
+        kept: the earlier profile that the version keeps instead; None if the new one is stored.
+        other_goal: why the new one does not prove the goal of the version's own pipeline file;
+            empty if it does, or if that has none.
     """
 
     profile: ServingProfile
     found: Found
     run_id: str
+    kept: ServingProfile | None = None
+    other_goal: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         return {
             "profile": self.profile.model_dump(),
             "is_proved": self.profile.is_proved,
+            "is_stored": self.kept is None,
             "run_id": self.run_id,
             "configurations": [
                 {
@@ -123,9 +135,13 @@ def profile_version(
     artifact = steps.evidence(package, installation).artifact()
     _require_backend(artifact, version)
     machine, engine = this_machine(), engine_of(artifact)
-    _warn_if_busy()
+    own = pipeline_of(package).serving.slo
     tags = code_version(pipeline.folder)
-    with tracked_run(installation, pipeline.name, tags, system_metrics=False) as run:
+    with (
+        alone(installation),
+        tracked_run(installation, pipeline.name, tags, system_metrics=False) as run,
+    ):
+        _warn_if_busy()
         run.rename(f"profile {version.title}")
         run.log_params({"version": version.version, **_flat(goal)})
         kept = KeptTimes(installation, run, version, machine, engine, goal, anew=anew)
@@ -137,13 +153,45 @@ def profile_version(
             workload = BatchWorkload(artifact, inputs, goal, machine.cores, kept, log.info)
         found = Profiler(workload, goal, log.info).run()
         profile = make_profile(version, goal, found, machine, engine)
+        earlier = _earlier(registry, version)
+        if not is_replaced(earlier, profile, own):
+            _log(run, profile, found)
+            return Profiled(profile, found, run.run_id, earlier)
         if (text := _times_text(workload, found)) is not None:
             digest = store_times(registry, version, text)
             profile = profile.model_copy(update={"service_times": digest})
         _log(run, profile, found)
         store_profile(registry, version, profile.to_json(), profile.summary())
     write_card(MlflowRegistry(installation), registry.version(version.model, version.version))
-    return Profiled(profile, found, run.run_id)
+    return Profiled(profile, found, run.run_id, other_goal=other_goal(profile, own))
+
+
+@contextmanager
+def alone(installation: Installation) -> Iterator[None]:
+    """Let one profile of a home run at a time: two would measure each other.
+
+    Raises:
+        InputError: another one runs.
+    """
+    folder = installation.home / FOLDER
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open_private(folder / LOCK) as lock:
+        if not try_lock(lock):
+            raise InputError(
+                "another profile is running",
+                seen=f"{folder / LOCK} is locked",
+                valid="one at a time: a profile measures what the whole machine can do",
+                hint="run this one when it has ended",
+            )
+        yield
+
+
+def _earlier(registry: Registry, version: ModelVersion) -> ServingProfile | None:
+    """Return the version's profile as it is now; None if there is none that can be used."""
+    try:
+        return load_profile(registry, registry.version(version.model, version.version))
+    except InputError:
+        return None
 
 
 def profile_unproved(installation: Installation) -> Iterator[Profiled]:
@@ -248,7 +296,7 @@ class KeptTimes:
 
     def _remove_old(self) -> None:
         """Remove what is too old to be used again, of any version."""
-        for folder in (self.installation.home / FOLDER).glob("*"):
+        for folder in (self.installation.home / FOLDER).glob("[!.]*"):
             if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -338,8 +386,8 @@ def describe(considered: Considered) -> tuple[str, ...]:
     """Return a configuration, its capacity and its p99 at the goal's rate, for a table."""
     return (
         *considered.configuration.cells.values(),
-        f"{'~' if considered.measured is None else ''}{considered.most:,.4g}",
-        *(f"{each:.3g}" for each in considered.at_goal.values()),
+        f"{'~' if considered.measured is None else ''}{short(considered.most)}",
+        *map(short, considered.at_goal.values()),
     )
 
 

@@ -8,7 +8,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from millrace.models.config import Spec
 
-Sizes = Mapping[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]
+MOST_RATE, MOST_MS, MOST_OFTEN = 1e6, 3.6e6, 1e12
+"""Requests per second, milliseconds and relative numbers beyond which a value is a mistake."""
+Sizes = Mapping[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, le=MOST_OFTEN)]]
 """A distribution of sizes: how often each occurs, relative to the others."""
 
 
@@ -26,9 +28,11 @@ class SloSpec(Spec):
     or both.
     """
 
-    rate: float = Field(gt=0, description="Requests per second, of clients that do not wait.")
+    rate: float = Field(
+        gt=0, le=MOST_RATE, description="Requests per second, of clients that do not wait."
+    )
     p99_ms: float | None = Field(
-        None, gt=0, description="Largest p99 latency of a request, in milliseconds."
+        None, gt=0, le=MOST_MS, description="Largest p99 latency of a request, in milliseconds."
     )
     rows: Annotated[Sizes, BeforeValidator(_wrap_size)] = Field(
         default_factory=lambda: {1: 1.0},
@@ -37,11 +41,12 @@ class SloSpec(Spec):
         "{1: 9, 16: 1}.",
     )
     ttft_p99_ms: float | None = Field(
-        None, gt=0, description="Largest p99 time to the first token, in milliseconds."
+        None, gt=0, le=MOST_MS, description="Largest p99 time to the first token, in milliseconds."
     )
     tpot_p99_ms: float | None = Field(
         None,
         gt=0,
+        le=MOST_MS,
         description="Largest p99 time per output token after the first, in milliseconds; the mean "
         "of each answer counts.",
     )

@@ -12,6 +12,7 @@ import psutil
 from numpy.typing import NDArray
 
 from millrace.models.common.arrays import Array
+from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.own_folder import own_folder
 from millrace.models.config.serving_spec import ServingSpec
@@ -77,6 +78,9 @@ def own_triton(artifact: Artifact, trace: Path | None = None) -> Iterator[OwnTri
     Args:
         artifact: the version.
         trace: a file to which Triton writes the times of each request; None for no trace.
+
+    Raises:
+        TransientError: it ended meanwhile.
     """
     with ExitStack() as stack:
         home = stack.enter_context(own_folder("millrace-profile-"))
@@ -92,7 +96,14 @@ def own_triton(artifact: Artifact, trace: Path | None = None) -> Iterator[OwnTri
             stop_seconds=STOP_SECONDS,
         )
         client = stack.enter_context(running)
-        yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
+        try:
+            yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
+        except TransientError as error:
+            raise TransientError(
+                "the Triton that the profile started does not answer any more",
+                seen=error.seen or error.what,
+                hint="run the command again: measured batches are used again",
+            ) from error
 
 
 @dataclass

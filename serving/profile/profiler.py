@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from millrace.models.common.counted import short
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.proof import Schedule, Verdict, schedule_for
 from millrace.serving.profile.ranking import choose, shortlist
@@ -154,7 +155,7 @@ class Profiler:
         """Return a configuration with the highest rate that real requests show within the goal."""
         target.serve(considered.configuration)
         rate = measure_capacity(target, self.goal, considered.predicted or self.goal.rate, effort)
-        self.say(f"{considered.configuration}: {rate:.3g} requests/s within the goal")
+        self.say(f"{considered.configuration}: {short(rate)} requests/s within the goal")
         return replace(considered, measured=rate)
 
 

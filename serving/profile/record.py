@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from millrace.models.common.counted import short
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
 
@@ -84,10 +85,22 @@ class Proof(_Record):
         """Whether the bound is proved."""
         return self.over <= self.allowed
 
+    @property
+    def is_within(self) -> bool:
+        """Whether the p99 that was seen is within the bound, which alone is no proof."""
+        return self.p99_ms is not None and self.p99_ms <= self.bound_ms
+
     def __str__(self) -> str:
         """Return what was measured beside the bound, as `p99 3.2 ms of 10 ms`."""
-        seen = "no answer" if self.p99_ms is None else f"{self.p99_ms:.3g} ms"
-        return f"{self.bound.removesuffix('_ms').replace('_', ' ')} {seen} of {self.bound_ms:g} ms"
+        seen = "no answer" if self.p99_ms is None else f"{short(self.p99_ms)} ms"
+        name = self.bound.removesuffix("_ms").replace("_", " ")
+        text = f"{name} {seen} of {self.bound_ms:g} ms"
+        if self.holds or not self.is_within:
+            return text
+        if self.allowed < 0:
+            return f"{text}, but slow ones came together: {self.requests:,} requests are too few"
+        over = f"{self.over:,} of {self.requests:,} requests took longer"
+        return f"{text}, but {over}, and for a proof at most {self.allowed:,} may"
 
 
 class Client(_Record):
@@ -167,8 +180,9 @@ class ServingProfile(_Record):
 
     def summary(self) -> str:
         """Return the proofs in a sentence, for the version's tags."""
-        word = "met" if self.is_proved else "not met"
-        return f"{word} at {self.rate:g} requests/s: {', '.join(map(str, self.proofs))}"
+        failed = "not proved" if all(each.is_within for each in self.proofs) else "not met"
+        word = "met" if self.is_proved else failed
+        return f"{word} at {short(self.rate)} requests/s: {'; '.join(map(str, self.proofs))}"
 
 
 def parse_profile(text: str) -> ServingProfile:

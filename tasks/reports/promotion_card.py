@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.filesize import decimal
 
-from millrace.models.common.counted import counted
+from millrace.models.common.counted import counted, short
 from millrace.models.comparison.live_metric import wilson
 from millrace.models.comparison.paired_scores import PairedResult
 from millrace.serving.profile.expectation import Expectation, Recorded
@@ -172,7 +172,7 @@ def _load_rows(
     one, two = now.expected, after.expected
     if traffic is None:
         return
-    peak = f"p99 at the peak ({traffic.peak}, {traffic.peak_rate:.3g} requests/s)"
+    peak = f"p99 at the peak ({traffic.peak}, {short(traffic.peak_rate)} requests/s)"
     yield f"{peak}, expected", _milliseconds(one), _milliseconds(two)
     if traffic.measured_p99_ms is not None:
         yield f"{peak}, measured", f"{_number(traffic.measured_p99_ms)} ms", NOTHING
@@ -202,7 +202,7 @@ def _cost(expected: Expectation | None, price: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return short(value)
 
 
 def _megabytes(value: float | None) -> str:

@@ -17,7 +17,7 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHALLENGER, ModelVersion
 from millrace.serving.profile.service_times import Level, ServiceTimes
-from millrace.tasks.profile import KeptTimes, find_version, profile_version
+from millrace.tasks.profile import KeptTimes, alone, find_version, profile_version
 from tests.integration.planted import good, plant
 
 ONE = np.ones(1)
@@ -49,6 +49,17 @@ def kept(tmp_path: Path) -> Callable[..., KeptTimes]:
     make().write(NAME, TIMES.to_json())
     assert list(run.texts) == ["profile/times-2x1.json"]
     return make
+
+
+def test_one_profile_of_a_home_runs_at_a_time(tmp_path: Path) -> None:
+    home = Installation(tmp_path, "", "")
+    for _ in range(2):
+        with (
+            alone(home),
+            pytest.raises(InputError, match="another profile is running"),
+            alone(home),
+        ):
+            pass
 
 
 def test_what_was_measured_is_used_again(kept: Callable[..., KeptTimes]) -> None:

@@ -175,8 +175,18 @@ def test_a_goal_is_proved_if_every_bound_of_it_is(found: ServingProfile, is_prov
             "not met at 200 requests/s: p99 no answer of 10 ms",
         ),
         (
+            profile(GOAL, proof(over=8, requests=4060, allowed=5, p99_ms=7.96), rate=5340),
+            "not proved at 5,340 requests/s: p99 7.96 ms of 10 ms, but 8 of 4,060 requests took "
+            "longer, and for a proof at most 5 may",
+        ),
+        (
+            profile(GOAL, proof(over=0, allowed=-1)),
+            "not proved at 200 requests/s: p99 3.25 ms of 10 ms, but slow ones came together: "
+            "1,000 requests are too few",
+        ),
+        (
             streamed(),
-            "met at 2 requests/s: ttft p99 3.25 ms of 200 ms, tpot p99 3.25 ms of 20 ms",
+            "met at 2 requests/s: ttft p99 3.25 ms of 200 ms; tpot p99 3.25 ms of 20 ms",
         ),
     ],
 )
@@ -250,7 +260,7 @@ def test_a_profile_proves_its_goal_and_easier_ones(
             {},
             "says that the goal is not met at 200 requests/s: p99 12 ms of 10 ms",
         ),
-        (profile(GOAL, proof(bound_ms=11)), GOAL, {}, "says that the goal is not met"),
+        (profile(GOAL, proof(bound_ms=11)), GOAL, {}, "says that the goal is not proved"),
     ],
 )
 def test_a_profile_that_does_not_prove_the_goal_here_has_a_fault(
