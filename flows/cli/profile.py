@@ -81,7 +81,7 @@ def _show(found: "Profiled") -> None:
         report(f"  {name}: {short(value)}")
     report(
         f"  the load generator used {profile.client.core_share:.0%} of a core and was at most "
-        f"{profile.client.lateness_p99_ms:.2g} ms late (p99)"
+        f"{short(profile.client.lateness_p99_ms)} ms late (p99)"
     )
     if found.kept is not None:
         print_note(

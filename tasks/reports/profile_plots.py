@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millrace.models.common.counted import short
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -48,8 +50,10 @@ def profile_figure(
     panels = figure.subplots(len(bounds), sharex=True, squeeze=False)[:, 0]
     for axes, (key, bound) in zip(panels, bounds.items(), strict=True):
         _draw_bound(axes, points, key, bound)
-        axes.axvline(rate, color="tab:red", linewidth=1, linestyle=":", label=f"goal, {rate:g}/s")
-        axes.set_ylabel(f"{_in_words(key)} at {rate:g} requests/s, ms")
+        axes.axvline(
+            rate, color="tab:red", linewidth=1, linestyle=":", label=f"goal, {short(rate)}/s"
+        )
+        axes.set_ylabel(f"{_in_words(key)} at {short(rate)} requests/s, ms")
         axes.legend(fontsize=8)
     panels[-1].set_xlabel("requests/s within the goal")
     return figure
@@ -81,12 +85,5 @@ def _mark(axes: Any, point: ProfilePoint, height: float) -> None:
     color = "tab:green" if point.is_chosen else "tab:orange"
     words = [("chosen", point.is_chosen), ("pipeline file", point.is_current)]
     said = " and ".join(word for word, is_so in words if is_so)
-    axes.scatter([point.capacity], [height], 130, color, marker="*", zorder=3)
-    axes.annotate(
-        f"{said}: {point.name}",
-        (point.capacity, height),
-        xytext=(0, 9),
-        textcoords="offset points",
-        ha="right" if point.is_chosen else "left",
-        fontsize=8,
-    )
+    label = f"{said}: {point.name}"
+    axes.scatter([point.capacity], [height], 130, color, marker="*", zorder=3, label=label)
