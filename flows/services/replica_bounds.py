@@ -10,7 +10,9 @@ from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.serving.guard.envoy_replicas import replica_endpoint
 from millrace.serving.replicas.bounds import combine_bounds
 from millrace.serving.replicas.files import (
+    Fleet,
     RunningReplica,
+    fault_of_files,
     forget_bounds,
     read_bounds,
     read_fleet,
@@ -80,6 +82,9 @@ def clean_up_replicas(settings: Settings) -> None:
 def replicas_status(settings: Settings) -> ReplicasStatus | None:
     """Return the state of the replicas; None where one Triton runs alone."""
     fleet, bounds = read_fleet(settings.run), read_bounds(settings.run)
+    fault = fault_of_files(settings.run)
+    if fleet is None and fault:  # what runs cannot be written
+        fleet = Fleet(settings.local_triton.grpc_port, bounds.min, ())
     if fleet is None or settings.triton is not None:
         return None
     wanted = read_wanted(settings.run)
@@ -92,6 +97,6 @@ def replicas_status(settings: Settings) -> ReplicasStatus | None:
         reason=wanted.reason if wanted else fixed if bounds.min == bounds.max else started,
         dry_run=bounds.dry_run,
         needed=wanted.needed if wanted else None,
-        fault=fleet.fault,
+        fault=fault or fleet.fault,
         replicas=fleet.replicas,
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import psutil
 
+from millrace.flows.console import WarnOnce
 from millrace.flows.settings import Settings
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint
@@ -45,15 +46,21 @@ class ReplicaOwner:
         self.slots = tuple(Slot(number) for number in range(1, bounds.max + 1))
         self.fault = ""
         self._fault_until = 0.0
+        self._asked = bounds.min
+        self._warning = WarnOnce("the lists of replicas cannot be written; retrying: %s")
         files.forget_fleet(settings.run)
         self._write()
 
     @property
     def wanted(self) -> int:
-        """How many replicas should run."""
+        """How many replicas should run: the last number that could be read.
+
+        A file that is damaged or gone changes nothing until the scaler writes it anew.
+        """
         wanted = files.read_wanted(self._settings.run)
-        asked = wanted.replicas if wanted is not None else self._bounds.min
-        return min(max(asked, self._bounds.min), self._bounds.max)
+        if wanted is not None:
+            self._asked = wanted.replicas
+        return min(max(self._asked, self._bounds.min), self._bounds.max)
 
     def step(self, pids: Mapping[int, int | None]) -> list[int]:
         """Look at the replicas, tell the guard, and return those whose processes are to end.
@@ -118,6 +125,9 @@ class ReplicaOwner:
             files.write_fleet(self._settings.run, files.Fleet(port, wanted, replicas, self.fault))
         except (WorkError, OSError) as error:
             self.fault = f"the lists of replicas cannot be written: {error}"
+            self._warning.report(str(error))
+        else:
+            self._warning.report("")
 
 
 def memory_of(pid: int) -> int:

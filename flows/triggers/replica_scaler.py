@@ -45,7 +45,7 @@ class ReplicaScaler(PollingThread):
         self._run, self._spec, self._measure, self._clock = run, spec, measure, clock
         self._memory = Memory()
         self._said: int | None = None
-        self._warning = WarnOnce("cannot see the load of the replicas; retrying: %s")
+        self._warning = WarnOnce("cannot say how many replicas the load needs; retrying: %s")
 
     def check(self) -> float:
         """Decide once; return seconds until the next decision."""
@@ -66,10 +66,15 @@ class ReplicaScaler(PollingThread):
             self._memory = Memory()
             return Decision(self._spec.min, NO_PROFILE, self._memory)
         ready = sum(each.state == "serving" for each in fleet.replicas)
-        wanted = read_wanted(self._run)  # the supervisor may not have followed yet
-        number = fleet.wanted if wanted is None else wanted.replicas
-        seen = Seen(self._clock(), number, ready, load.rate, load.queue_ms)
+        seen = Seen(self._clock(), self._number(fleet), ready, load.rate, load.queue_ms)
         return decide(load.bounds, seen, self._memory)
+
+    def _number(self, fleet: Fleet) -> int:
+        """Return the wanted number; where nobody can read it, it is still the last one."""
+        wanted = read_wanted(self._run)  # the supervisor may not have followed yet
+        if wanted is not None:
+            return wanted.replicas
+        return fleet.wanted if self._memory.wanted is None else self._memory.wanted
 
     def _write(self, decision: Decision, fleet: Fleet) -> None:
         """Tell the supervisor; a dry run only says what it would tell."""

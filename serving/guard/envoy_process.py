@@ -183,7 +183,7 @@ def _write_config(path: Path, text: str) -> None:
     The file is replaced atomically, because a guard may be reading it.
     """
     try:
-        if not path.exists() or path.read_text() != text:
+        if not path.exists() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_private(path, text)
     except OSError as error:

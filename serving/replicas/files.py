@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.replicas_spec import ReplicasSpec
@@ -84,16 +85,21 @@ def read_bounds(run: Path) -> ReplicasSpec:
 def write_bounds(run: Path, bounds: ReplicasSpec) -> None:
     """Write how many replicas are allowed, and forget what an earlier `up` wanted and ran."""
     forget_fleet(run)
-    replace_private(run / "replicas.bounds.json", bounds.model_dump_json())
+    _write(run / "replicas.bounds.json", _BOUNDS, bounds)
 
 
 def read_wanted(run: Path) -> Wanted | None:
-    """Return how many replicas the scaler wants; None if it has not said."""
+    """Return how many replicas the scaler wants; None if it has not said, or nobody can read it."""
     return _read(run / "replicas.wanted.json", _WANTED)
 
 
 def write_wanted(run: Path, wanted: Wanted) -> None:
-    """Write how many replicas should run."""
+    """Write how many replicas should run, also over what cannot be read.
+
+    Raises:
+        OSError: the file cannot be written.
+        WorkError: a folder is in its place.
+    """
     _write(run / "replicas.wanted.json", _WANTED, wanted)
 
 
@@ -103,20 +109,31 @@ def read_fleet(run: Path) -> Fleet | None:
 
 
 def write_fleet(run: Path, fleet: Fleet) -> None:
-    """Write the replicas that run."""
+    """Write the replicas that run, also over what cannot be read.
+
+    Raises:
+        OSError: the file cannot be written.
+        WorkError: a folder is in its place.
+    """
     _write(run / "replicas.json", _FLEET, fleet)
 
 
 def forget_bounds(run: Path) -> None:
     """Return to one Triton, as without a supervisor of several."""
     forget_fleet(run)
-    (run / "replicas.bounds.json").unlink(missing_ok=True)
+    _remove(run / "replicas.bounds.json")
 
 
 def forget_fleet(run: Path) -> None:
     """Remove what is only true while the owner runs."""
     for file in (run / "replicas.json", run / "replicas.wanted.json", *run.glob("replica-*.ready")):
-        file.unlink(missing_ok=True)
+        _remove(file)
+
+
+def fault_of_files(run: Path) -> str:
+    """Return what a person must do before the files can be written; empty if nothing."""
+    names = ("replicas.bounds.json", "replicas.wanted.json", "replicas.json")
+    return next((_is_folder(run / name) for name in names if (run / name).is_dir()), "")
 
 
 def read_ready(run: Path, number: int) -> int | None:
@@ -133,7 +150,7 @@ def mark_ready(run: Path, number: int, pid: int) -> None:
 
 def unmark_ready(run: Path, number: int) -> None:
     """Note that a replica must be found ready anew, before it gets requests."""
-    (run / f"replica-{number}.ready").unlink(missing_ok=True)
+    _remove(run / f"replica-{number}.ready")
 
 
 def servers_of(installation: Installation) -> tuple[Endpoint, ...]:
@@ -159,6 +176,20 @@ def _read(path: Path, kind: TypeAdapter[Record]) -> Record | None:
 
 
 def _write(path: Path, kind: TypeAdapter[Record], record: Record) -> None:
-    text = kind.dump_json(record, indent=1).decode()
-    if not path.exists() or path.read_text() != text:
-        replace_private(path, text)
+    new, old = kind.dump_json(record, indent=1), None
+    if path.is_dir():
+        raise WorkError(_is_folder(path))
+    with suppress(OSError):
+        old = path.read_bytes()
+    if new != old:
+        replace_private(path, new.decode())
+
+
+def _remove(path: Path) -> None:
+    """Remove a file; a folder in its place stays, and `fault_of_files` names it."""
+    with suppress(IsADirectoryError):
+        path.unlink(missing_ok=True)
+
+
+def _is_folder(path: Path) -> str:
+    return f"{path} is a folder, but Millrace keeps a file there; remove the folder"

@@ -104,6 +104,17 @@ def test_status_says_how_many_and_why(tmp_path: Path, dry_run: bool) -> None:
     assert any("only says so" in line for line in said) is dry_run
 
 
+@pytest.mark.parametrize("name", ["replicas.wanted.json", "replicas.json"])
+def test_status_names_a_folder_in_place_of_a_file(tmp_path: Path, name: str) -> None:
+    settings = home(tmp_path, "{max: 3}")
+    (settings.run / name).mkdir()
+    control._allow_replicas(settings, lambda line: None)
+    if name != "replicas.json":
+        files.write_fleet(settings.run, Fleet(8001, 1, ()))
+    said = list(describe_replicas(Status(True, "/h", replicas=replicas_status(settings))))
+    assert f"{name} is a folder" in said[-1]
+
+
 def test_status_says_that_the_number_is_fixed(tmp_path: Path) -> None:
     settings = home(tmp_path, "{min: 2}")
     control._allow_replicas(settings, lambda line: None)

@@ -78,9 +78,10 @@ def test_a_list_that_was_changed_by_hand_is_restored(
     owner.step({1: 11, 2: None, 3: None})
     file = settings.home / endpoints_file(settings.local_triton, "grpc")
     right = file.read_text()
-    file.write_text(right.replace("triton-8001.grpc", "another.grpc"))
-    owner.step({1: 11, 2: None, 3: None})
-    assert file.read_text() == right
+    for wrong in (right.replace("triton-8001.grpc", "another.grpc").encode(), b"\xff\xfe"):
+        file.write_bytes(wrong)
+        owner.step({1: 11, 2: None, 3: None})
+        assert file.read_text() == right
 
 
 def test_no_more_run_than_are_wanted_and_allowed(owner: ReplicaOwner, settings: Settings) -> None:
@@ -89,6 +90,43 @@ def test_no_more_run_than_are_wanted_and_allowed(owner: ReplicaOwner, settings: 
     assert owner.wanted == 3
     files.write_wanted(settings.run, files.Wanted(0, "by hand"))
     assert owner.wanted == 1
+
+
+NONSENSE = (b"", b"3", b'{"replicas": "many"}', b"\xff\xfe\x00", b"[" * 100_000)
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_in_place_of_the_number_changes_nothing(
+    owner: ReplicaOwner, settings: Settings, nonsense: bytes
+) -> None:
+    files.write_wanted(settings.run, files.Wanted(3, "load"))
+    pids = {1: 11, 2: 12, 3: 13}
+    owner.step(pids)
+    (settings.run / "replicas.wanted.json").write_bytes(nonsense)
+    (settings.run / "replicas.json").write_bytes(nonsense)
+    owner.step(pids)
+    fleet = files.read_fleet(settings.run)
+    assert fleet is not None
+    assert (owner.wanted, fleet.wanted, fleet.fault) == (3, 3, "")
+    (settings.run / "replicas.wanted.json").unlink()
+    assert owner.wanted == 3
+
+
+def test_a_folder_in_place_of_a_list_is_named_and_ends_nothing(
+    owner: ReplicaOwner, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("replicas.json", "replica-1.ready"):
+        (settings.run / name).unlink(missing_ok=True)
+        (settings.run / name).mkdir()
+    for _ in range(2):
+        owner.step({1: 11, 2: None, 3: None})
+    assert caplog.text.count("replicas.json is a folder") == 1
+    assert "replicas.json is a folder" in owner.fault
+    again = ReplicaOwner(settings, BOUNDS, clock)
+    (settings.run / "replicas.json").rmdir()
+    again.step({1: 11, 2: None, 3: None})
+    assert again.fault == ""
+    assert files.read_fleet(settings.run) is not None
 
 
 def test_who_is_not_wanted_drains_and_then_ends(

@@ -96,6 +96,33 @@ def test_a_number_that_was_set_by_hand_is_kept_for_a_while(home: Home) -> None:
     assert home.run_for(3 * DOWN_SECONDS, 10.0)[-1] == 1
 
 
+@pytest.mark.parametrize("nonsense", [b"x", b"\xff\xfe", None])
+def test_nonsense_in_place_of_the_number_is_no_hand(home: Home, nonsense: bytes | None) -> None:
+    home.run_for(60, 230.0)
+    file = home.run / "replicas.wanted.json"
+    if nonsense is None:
+        file.unlink()
+    else:
+        file.write_bytes(nonsense)
+    home.follow()  # with another number, as a supervisor that has started anew meanwhile
+    assert home.look() == Wanted(3, "enough")
+    assert home.run_for(3 * DOWN_SECONDS, 10.0)[-1] == 1
+
+
+def test_a_folder_in_place_of_the_number_is_named_once_and_ends_nothing(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.run_for(60, 230.0)
+    file = home.run / "replicas.wanted.json"
+    file.unlink()
+    file.mkdir()
+    for _ in range(3):
+        assert home.scaler.check() == EVERY
+    assert caplog.text.count("replicas.wanted.json is a folder") == 1
+    file.rmdir()
+    assert home.look().replicas == 3
+
+
 def test_a_supervisor_that_is_slow_to_follow_is_no_hand(home: Home) -> None:
     home.rate = 230.0
     home.follow = lambda: 1  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.replicas_spec import ReplicasSpec
 from millrace.serving.replicas import files
@@ -65,3 +66,23 @@ def test_a_damaged_file_counts_as_none(installation: Installation) -> None:
     (installation.run / "replica-1.ready").write_text("x")
     assert files.read_wanted(installation.run) is None
     assert files.read_ready(installation.run, 1) is None
+
+
+def test_bytes_that_cannot_be_read_are_overwritten(installation: Installation) -> None:
+    (installation.run / "replicas.wanted.json").write_bytes(b"\xff\xfe 3")
+    assert files.read_wanted(installation.run) is None
+    files.write_wanted(installation.run, Wanted(2, "load"))
+    assert files.read_wanted(installation.run) == Wanted(2, "load")
+
+
+def test_a_folder_in_place_of_a_file_is_named_and_stays(installation: Installation) -> None:
+    run = installation.run
+    assert files.fault_of_files(run) == ""
+    for name in ("replicas.wanted.json", "replica-1.ready"):
+        (run / name).mkdir()
+    files.forget_bounds(run)
+    files.unmark_ready(run, 1)
+    assert files.read_wanted(run) is None
+    with pytest.raises(WorkError, match=r"replicas\.wanted\.json is a folder"):
+        files.write_wanted(run, Wanted(2, "load"))
+    assert "replicas.wanted.json is a folder" in files.fault_of_files(run)
