@@ -15,6 +15,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.guard.arrivals_log import FOLDER, log_path
 from millrace.serving.guard.sockets import SocketConnection, guard_socket
@@ -45,25 +46,36 @@ def prepare_log(installation: Installation, endpoint: Endpoint) -> str | None:
 def maintain_arrivals(installation: Installation, now: float) -> None:
     """Rotate, compact and remove files, as is due; called every minute.
 
+    A file that fails stays, within the limits, and does not stop the others.
+
     Args:
         installation: has the files.
         now: seconds since 1970.
 
     Raises:
-        OSError: a file cannot be read or written; files stay, within the limits.
+        OSError: an old file cannot be removed.
+        WorkError: files cannot be read or written; it names them.
     """
     folder = installation.home / FOLDER
-    try:
-        for log in sorted(folder.glob("*.log")):
-            at = rotated_at(log)
-            if at is None:
-                rotate_if_due(installation, log, now)
-            elif is_written(log, now - at):
-                _reopen(installation, port_of(log))
-            else:
-                _compact(log)
-    finally:
-        remove_old(installation, now)
+    faults = []
+    for log in sorted(folder.glob("*.log")):
+        try:
+            _maintain(installation, log, now)
+        except Exception as error:  # whatever a damaged file does to its readers
+            faults.append(f"{log.name} ({type(error).__name__}: {error})")
+    remove_old(installation, now)
+    if faults:
+        raise WorkError(", ".join(faults))
+
+
+def _maintain(installation: Installation, log: Path, now: float) -> None:
+    at = rotated_at(log)
+    if at is None:
+        rotate_if_due(installation, log, now)
+    elif is_written(log, now - at):
+        _reopen(installation, port_of(log))
+    else:
+        _compact(log)
 
 
 def rotate_if_due(installation: Installation, log: Path, now: float) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,11 @@ from millrace.serving.guard.arrivals_files import rotated_at
 from millrace.serving.guard.arrivals_log import COLUMNS, END, FOLDER
 
 BLOCK_BYTES = 8 * 2**20
+"""Bytes that are read at a time; a longer line is damaged."""
+DAMAGED = b"?"
+"""How what is left of a line that is too long begins, so that it is no line."""
+REPLACEMENT = "\ufffd"
+"""What bytes become that are no UTF-8."""
 NUMBERS = ("start_us", "rows", "bytes", "microseconds", "status")
 MOST = 5_000_000
 """Requests that are read at a time; they take about a gigabyte."""
@@ -75,12 +80,51 @@ class RecordedArrivals:
 
 
 def parse_lines(lines: Path | bytes) -> Iterator[Any]:
-    """Yield the whole lines of a log, a file or its bytes, as tables of `SCHEMA`, in blocks."""
-    if not (len(lines) if isinstance(lines, bytes) else lines.stat().st_size):
-        return
-    blocks = csv.open_csv(
-        BytesIO(lines) if isinstance(lines, bytes) else lines,
-        read_options=csv.ReadOptions(column_names=COLUMNS, block_size=BLOCK_BYTES),
+    """Yield the whole lines of a log, a file or its bytes, as tables of `SCHEMA`, in blocks.
+
+    Damaged lines are left out.
+    """
+    with BytesIO(lines) if isinstance(lines, bytes) else lines.open("rb") as file:
+        for block in _blocks(file):
+            readable = block if _is_utf8(block) else _whole_lines(block)
+            if readable.strip():
+                yield _typed(_read_csv(readable))
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, many at a time; of one that is too long, only its end."""
+    rest = b""
+    while read := file.read(BLOCK_BYTES):
+        lines, newline, end = read.rpartition(b"\n")
+        if newline:
+            yield rest + lines + newline
+            rest = end
+        else:
+            rest = rest + read if len(rest + read) < BLOCK_BYTES else DAMAGED
+    if rest:
+        yield rest + b"\n"
+
+
+def _is_utf8(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _whole_lines(block: bytes) -> bytes:
+    """Return the lines of a block that are UTF-8 and have all fields; this is slow."""
+    lines = block.decode(errors="replace").split("\n")
+    spaces = len(COLUMNS) - 1
+    whole = (each for each in lines if each.count(" ") == spaces and REPLACEMENT not in each)
+    return "".join(f"{each}\n" for each in whole).encode()
+
+
+def _read_csv(lines: bytes) -> Any:
+    return csv.read_csv(
+        pa.BufferReader(lines),
+        read_options=csv.ReadOptions(column_names=COLUMNS, block_size=2 * BLOCK_BYTES),
         parse_options=csv.ParseOptions(
             delimiter=" ", quote_char=False, invalid_row_handler=lambda _: "skip"
         ),
@@ -88,8 +132,6 @@ def parse_lines(lines: Path | bytes) -> Iterator[Any]:
             column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=False
         ),
     )
-    for block in blocks:
-        yield _typed(pa.Table.from_batches([block]))
 
 
 def _typed(lines: Any) -> Any:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import ArrivalsKept, Installation
+from millrace.serving.guard import arrivals_table
 from millrace.serving.guard.arrivals_files import (
     FOLDER,
     ROTATE_BYTES,
@@ -75,6 +77,67 @@ def test_lines_are_read_in_the_order_of_their_starts(home: Installation) -> None
 def test_a_line_that_was_not_written_whole_is_left_out(home: Installation, torn: str) -> None:
     write(home, "8000.log", line(1) + torn + line(7))
     assert {1, 7} >= set(starts(home)) >= {1}
+
+
+@pytest.mark.parametrize("block", [64, arrivals_table.BLOCK_BYTES])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\xff\xfe 1 2 3 4 5 6 .\n",
+        b"\xff\xfe 1 2 3 4 5 6 7 8 9 .\n",
+        line(5).encode().replace(b" m ", b" \xff "),
+        b"x" * 200 + line(5).encode(),
+        b"x" * 200 + b" " + line(5).encode(),
+        b"\0\n\n\r\n",
+        b"\xff",
+    ],
+)
+def test_a_damaged_line_costs_no_other(
+    home: Installation, monkeypatch: pytest.MonkeyPatch, damaged: bytes, block: int
+) -> None:
+    monkeypatch.setattr(arrivals_table, "BLOCK_BYTES", block)
+    log = home.home / FOLDER / "1795608000000001-8000.log"
+    log.write_bytes(damaged)
+    assert starts(home) == []
+    log.write_bytes(
+        line(1).encode() + line(2).encode() + b"\n" + damaged + b"\n" + line(7).encode()
+    )
+    assert starts(home) == [1, 2, 7]
+    maintain_arrivals(home, NOON + MINUTE)
+    assert names(home) == ["1795608000000001-8000.parquet"]
+    assert starts(home) == [1, 2, 7]
+
+
+def test_a_file_that_fails_is_named_and_stops_no_other(home: Installation) -> None:
+    (home.home / FOLDER / "1795608000000001-8000.log").mkdir()
+    write(home, "1795608000000002-8000.log", line(1))
+    write(home, "8000.log", line(2))
+    write(home, "a.log", "x" * (ROTATE_BYTES + 1))
+    with pytest.raises(WorkError) as caught:
+        maintain_arrivals(home, NOON + 61 * MINUTE)
+    assert "1795608000000001-8000.log (IsADirectoryError" in caught.value.what
+    assert "a.log (ValueError" in caught.value.what
+    left = names(home)
+    assert "1795608000000002-8000.parquet" in left
+    assert f"{int((NOON + 61 * MINUTE) * 1e6)}-8000.log" in left
+
+
+def test_a_damaged_file_is_removed_by_its_age(home: Installation) -> None:
+    log = write(home, "1795608000000001-8000.log", line(1))
+    log.with_suffix(".staged").mkdir()  # so that it cannot be compacted
+    with pytest.raises(WorkError):
+        maintain_arrivals(home, NOON + MINUTE)
+    assert log.exists()
+    with pytest.raises(WorkError):
+        maintain_arrivals(home, NOON + 49 * 60 * MINUTE)
+    assert not log.exists()
+
+
+def test_the_last_line_need_not_end(home: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals_table, "BLOCK_BYTES", 40)
+    for count in (1, 2, 3):
+        write(home, "8000.log", (line(1) * count).strip())
+        assert starts(home) == [1] * count
 
 
 def test_nothing_is_recorded_yet(home: Installation) -> None:
