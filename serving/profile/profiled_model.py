@@ -83,7 +83,8 @@ def own_triton(artifact: Artifact, trace: Path | None = None) -> Iterator[OwnTri
         TransientError: it ended meanwhile.
     """
     with ExitStack() as stack:
-        home = stack.enter_context(own_folder("millrace-profile-"))
+        left = server.remove_shared_memory  # of a killed profile
+        home = stack.enter_context(own_folder("millrace-profile-", also_remove=left))
         installation = Installation(home, "", "").prepared()
         repository = Repository(installation.model_repository, installation.staging)
         repository.stage(MODEL, VERSION, artifact)

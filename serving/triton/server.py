@@ -194,15 +194,26 @@ def clean_up(installation: Installation, endpoint: Endpoint) -> None:
         sockets.metrics_socket(endpoint),
     ):
         (installation.home / path).unlink(missing_ok=True)
-    if SHARED_MEMORY.is_dir():
-        for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(installation, endpoint)}*"):
-            region.unlink(missing_ok=True)
+    _remove_shared_memory(_shared_memory_prefix(installation, endpoint))
+
+
+def remove_shared_memory(home: Path) -> None:
+    """Remove the shared memory of all servers of a home folder; none of them may run."""
+    _remove_shared_memory(_home_prefix(home))
+
+
+def _remove_shared_memory(prefix: str) -> None:
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        region.unlink(missing_ok=True)
 
 
 def _shared_memory_prefix(installation: Installation, endpoint: Endpoint) -> str:
     """Return a prefix that is unique per server, and the same after a restart."""
-    home = hashlib.sha256(str(installation.home.resolve()).encode()).hexdigest()[:8]
-    return f"millrace_{home}_{sockets.server_name(endpoint)}_"
+    return f"{_home_prefix(installation.home)}{sockets.server_name(endpoint)}_"
+
+
+def _home_prefix(home: Path) -> str:
+    return f"millrace_{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}_"
 
 
 def _require_loopback(endpoint: Endpoint) -> None:

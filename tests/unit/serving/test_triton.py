@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,28 @@ def test_two_servers_have_different_shared_memory(installation) -> None:
         return next(flag for flag in argv if "shm-region-prefix-name" in flag)
 
     assert region(1) != region(2)
+
+
+def test_the_shared_memory_of_a_home_goes_and_that_of_others_stays(
+    installation, tmp_path, monkeypatch
+) -> None:
+    memory = tmp_path / "memory"
+    monkeypatch.setattr(server, "SHARED_MEMORY", memory)
+    server.remove_shared_memory(installation.home)  # a machine without it
+    memory.mkdir()
+    other = replace(installation, home=tmp_path / "other")
+    endpoints = (Endpoint(grpc_port=1), Endpoint(grpc_port=2))
+    own = [
+        memory / f"{server._shared_memory_prefix(home, each)}x"
+        for home in (installation, other)
+        for each in endpoints
+    ]
+    for region in (*own, memory / "millrace"):
+        region.touch()
+    server.clean_up(installation, endpoints[0])
+    assert set(memory.iterdir()) == {*own[1:], memory / "millrace"}
+    server.remove_shared_memory(installation.home)
+    assert set(memory.iterdir()) == {*own[2:], memory / "millrace"}
 
 
 def test_no_wheel_names_the_setting_for_an_external_server(monkeypatch) -> None:
