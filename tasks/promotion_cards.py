@@ -56,7 +56,9 @@ def promotion_cards(installation: Installation) -> Iterator[PromotionCard]:
         for alias in (CHAMPION, CHALLENGER):
             found = known.registry.by_alias(model, alias)
             if found is not None and found.version != live:
-                yield replace(card_of(known, found), is_champion=alias == CHAMPION)
+                refusal = known.lacked_proof(found)
+                is_champion = alias == CHAMPION
+                yield replace(card_of(known, found), is_champion=is_champion, refusal=refusal)
                 break
 
 

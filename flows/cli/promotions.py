@@ -32,6 +32,8 @@ def print_cards(cards: Sequence["PromotionCard"]) -> None:
         )
         for note in card.notes:
             console.print_hint(note, label="note")
+        if card.refusal:
+            console.print_hint(f"a release refuses it: {card.refusal}", label="note")
         console.print_hint(f"`{card.next_step}`")
     if not cards:
-        console.print_hint("no version waits: each model's champion and challenger are live")
+        console.print_hint("no version waits: no champion or challenger that is not live")

@@ -59,6 +59,7 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
     except ValidationError as error:
         raise _invalid_error(path, error, lines) from error
     _require_known_family(pipeline.model.family, path, lines)
+    _require_possible_goal(pipeline, path, lines)
     return pipeline.with_folder(path.resolve().parent)
 
 
@@ -260,4 +261,33 @@ def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -
         seen=family,
         valid=f"{', '.join(families)}, or module:Class of your own",
         hint=nearest(family, families),
+    )
+
+
+def _require_possible_goal(pipeline: Pipeline, path: Path, lines: dict[Location, str]) -> None:
+    """Raise InputError if no version of the pipeline could ever prove its goal."""
+    goal, most = pipeline.serving.slo, pipeline.serving.max_batch_size
+    if goal is None and pipeline.promotion.require.slo:
+        raise _goal_error(
+            *(path, lines, ("promotion", "require", "slo"), "there is no goal to prove"),
+            seen="true, and no serving.slo",
+            valid="serving.slo with the largest p99 and the requests per second",
+        )
+    if goal is not None and max(goal.rows) > most:
+        raise _goal_error(
+            *(path, lines, ("serving", "slo", "rows"), "the server takes no such request"),
+            seen=f"{max(goal.rows)} rows",
+            valid=f"at most serving.max_batch_size, {most}",
+        )
+
+
+def _goal_error(
+    path: Path, lines: dict[Location, str], key: Location, what: str, *, seen: str, valid: str
+) -> InputError:
+    origin = _find_origin(key, lines)
+    return InputError(
+        f"a problem in {_name_sources(path, [origin])}\n"
+        f"  {origin + ': ' if origin else ''}{'.'.join(map(str, key))}: {what}",
+        seen=seen,
+        valid=valid,
     )

@@ -72,6 +72,7 @@ class PromotionCard:
         rows: what is compared, now, and after.
         notes: what the figures rest on, in sentences.
         is_champion: whether the candidate has the alias already, so that a release is next.
+        refusal: why a release would refuse the candidate for want of a proof; empty if not.
     """
 
     model: str
@@ -81,10 +82,14 @@ class PromotionCard:
     rows: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...]
     is_champion: bool = False
+    refusal: str = ""
 
     @property
     def next_step(self) -> str:
-        """The command that makes the candidate live."""
+        """The command that makes the candidate live, or that proves its goal before."""
+        if self.refusal:
+            profile = f"millrace profile FILE --version {self.candidate.version}"
+            return "millrace release --profile" if self.is_champion else profile
         promote = f"millrace promote {self.model} {self.candidate.version}"
         return "millrace release" if self.is_champion else promote
 

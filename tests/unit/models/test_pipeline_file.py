@@ -160,6 +160,22 @@ def test_what_came_from_set_is_not_put_down_to_the_file(
     assert ("the pipeline file" in caught.value.what) == file_is_named
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("promotion: {require: {slo: true}}\n", "promotion.require.slo: there is no goal to prove"),
+        (
+            "serving: {max_batch_size: 8, slo: {p99_ms: 5, rate: 1, rows: {1: 1, 9: 1}}}\n",
+            "serving.slo.rows: the server takes no such request",
+        ),
+    ],
+)
+def test_a_goal_that_no_version_can_prove_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        load(tmp_path, GOOD + text)
+    assert "line 5" in str(caught.value)
+
+
 def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "digits.yaml").write_text(GOOD)
     with pytest.raises(InputError, match="did you mean 'digits.yaml'"):

@@ -100,6 +100,12 @@ def test_the_next_step_is_a_release_if_the_alias_has_moved() -> None:
     assert replace(card, is_champion=True).next_step == "millrace release"
 
 
+def test_the_next_step_is_a_profile_if_a_release_would_refuse_the_version() -> None:
+    card = replace(make_card("m", CANDIDATE, SERVED, None), refusal="it has no serving profile")
+    assert card.next_step == "millrace profile FILE --version 4"
+    assert replace(card, is_champion=True).next_step == "millrace release --profile"
+
+
 def test_the_page_has_the_same_card() -> None:
     card = make_card("m", CANDIDATE, SERVED, RECORDED, 3.6)
     page = card.as_markdown()
