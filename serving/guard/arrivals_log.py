@@ -3,7 +3,8 @@
 A line has the time of the start, the model, the protocol, the rows, the bytes of the request, the
 duration and the status. It has no content, no header, no path and no address. Only requests whose
 model a script named are recorded: `requests.lua` names that of HTTP, once the request is valid,
-and `arrivals.lua` that of gRPC, from the first bytes of the message.
+and `arrivals.lua` that of gRPC, from the first bytes of the message. The latter also refuses names
+too long, so it runs even if nothing is recorded.
 """
 
 from pathlib import Path
@@ -56,10 +57,24 @@ def access_log(protocol: str, path: str | None) -> Json:
     return {"access_log": [record]}
 
 
-def grpc_filters(path: str | None) -> list[Json]:
-    """Return the filter that names the model of a gRPC request; none without a path."""
-    if path is None:
-        return []
+def grpc_filters() -> list[Json]:
+    """Return the filter that names the model of a gRPC request, and refuses names too long."""
     code: Json = {"@type": f"{TYPES}.filters.http.lua.v3.Lua"}
     code["default_source_code"] = {"filename": str(LUA_FILE)}
     return [{"name": "arrivals", "typed_config": code}]
+
+
+def refusals() -> list[Json]:
+    """Return the headers of a gRPC answer to a request that the script refused.
+
+    The script cannot answer itself, since the request's beginning has been passed on by then; it
+    makes Triton refuse the rest, and these replace Triton's error.
+    """
+    values = {"grpc-status": "refused_status", "grpc-message": "refused"}
+    return [
+        {
+            "header": {"key": name, "value": f"%DYNAMIC_METADATA({_NAMESPACE}:{key})%"},
+            "append_action": "OVERWRITE_IF_EXISTS",
+        }
+        for name, key in values.items()
+    ]

@@ -119,13 +119,16 @@ def _grpc_manager(spec: GuardSpec) -> Json:
     counting = envoy_stats.grpc_stats_filter(envoy_grpc.SERVICE, methods)
     return (
         replies
-        | _manager([*arrivals_log.grpc_filters(spec.arrivals), counting])
+        | _manager([*arrivals_log.grpc_filters(), counting])
         | {
             "codec_type": "HTTP2",
             "max_request_headers_kb": envoy_grpc.MAX_HEADERS_KIB,
             "http2_protocol_options": envoy_grpc.downstream_http2(),
             "request_timeout": NO_LIMIT,
-            "route_config": {"virtual_hosts": hosts},
+            "route_config": {
+                "virtual_hosts": hosts,
+                "response_headers_to_add": arrivals_log.refusals(),
+            },
         }
     )
 

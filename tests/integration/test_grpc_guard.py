@@ -28,6 +28,7 @@ from tests.integration.guard_stand import Stand, stand
 from tests.integration.ports import free_endpoint
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 COUNTS = """
 import time
 import numpy as np
@@ -197,6 +198,78 @@ def test_what_triton_says_of_a_wrong_request_arrives(channel) -> None:
     refused = call(channel, f"/{SERVICE}/ModelInfer", message)
     assert refused.code() is grpc.StatusCode.NOT_FOUND
     assert "nowhere" in refused.details()
+
+
+LONG = "a" * 100_000
+
+
+def asking() -> pb.ModelInferRequest:
+    """Return a request that `sums` answers."""
+    request = pb.ModelInferRequest(model_name="sums")
+    tensor = to_input("x", np.zeros((1, 4), np.float32))
+    request.inputs.append(tensor._get_tensor())
+    request.raw_input_contents.append(tensor._get_content())
+    return request
+
+
+def too_long() -> dict[str, pb.ModelInferRequest]:
+    """Return requests with what Triton's errors repeat, each longer than a header may be."""
+    made = {
+        name: asking()
+        for name in (*("model", "version", "id", "input", "shape", "output"), "region", "many")
+    }
+    made["model"].model_name = made["version"].model_version = made["id"].id = LONG
+    made["input"].inputs[0].name = LONG
+    made["shape"].inputs[0].shape[:] = [1] * len(LONG)
+    made["output"].outputs.add(name=LONG)
+    made["region"].outputs.add(name="y").parameters["shared_memory_region"].string_param = LONG
+    for number in range(4000):
+        made["many"].inputs.add(name=f"input_{number}", datatype="FP32", shape=[1])
+    return made
+
+
+@pytest.mark.parametrize("what", too_long())
+def test_names_too_long_for_a_header_are_refused(served, channel, what) -> None:
+    refused = call(channel, f"/{SERVICE}/ModelInfer", too_long()[what].SerializeToString())
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "exceed 16384 bytes" in refused.details()
+
+
+@pytest.mark.parametrize(
+    "method", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"]
+)
+def test_a_question_about_a_name_too_long_is_refused(served, channel, method) -> None:
+    message = pb.ModelMetadataRequest(name="sums", version=LONG).SerializeToString()
+    refused = call(channel, f"/{SERVICE}/{method}", message)
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "exceeds 8192 bytes" in refused.details()
+
+
+def test_a_name_too_long_is_refused_after_large_content(served, channel) -> None:
+    content = pb.ModelInferRequest(raw_input_contents=[b"\1" * 3_000_001]).SerializeToString()
+    message = content + too_long()["version"].SerializeToString()
+    refused = call(channel, f"/{SERVICE}/ModelInfer", message)
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "exceed 16384 bytes" in refused.details()
+    assert served.is_right()
+
+
+def test_a_compressed_message_is_refused(served, channel) -> None:
+    options = {"compression": grpc.Compression.Gzip}
+    message = too_long()["model"].SerializeToString()
+    refused = call(channel, f"/{SERVICE}/ModelInfer", message, **options)
+    assert refused.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "uncompressed" in refused.details()
+
+
+def test_names_too_long_of_one_client_cost_others_nothing(served, channel) -> None:
+    message = too_long()["model"].SerializeToString()
+    good, infer = asking().SerializeToString(), f"/{SERVICE}/ModelInfer"
+    with grpc.insecure_channel(served.endpoint.grpc, (*UNLIMITED, _OWN_CONNECTION)) as other:
+        for _ in range(20):
+            sent = [channel.unary_unary(infer).future(good) for _ in range(20)]
+            call(other, infer, message)
+            assert all(each.exception() is None for each in sent)
 
 
 def test_a_stream_that_the_client_cancels_is_cancelled_in_triton(stub, cancelled) -> None:
