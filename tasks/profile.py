@@ -1,23 +1,16 @@
 """Profile a version: find its serving configuration for a goal, prove it, and store it."""
 
-import hashlib
 import json
-import shutil
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.counted import short
 from millrace.models.common.errors import InputError
-from millrace.models.common.file_locks import open_private, try_lock
 from millrace.models.common.hardware import Machine, measure_other_load, this_machine
 from millrace.models.common.installation import Installation
-from millrace.models.common.private_files import replace_private
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import Registry, registry_of
@@ -27,7 +20,7 @@ from millrace.models.registry.version_files import CANDIDATE_TAG, CHALLENGER, Mo
 from millrace.serving.profile.batch_workload import BatchWorkload
 from millrace.serving.profile.engine import engine_of
 from millrace.serving.profile.profiler import Found, Profiler
-from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of
+from millrace.serving.profile.record import Configuration, ServingProfile, bounds_of, easier_in
 from millrace.serving.profile.scaler import scaler_figures
 from millrace.serving.profile.search import BatchConfiguration
 from millrace.serving.profile.stored_profile import is_replaced, other_goal
@@ -37,6 +30,7 @@ from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.profile_measurements import KeptTimes, alone
 from millrace.tasks.profiled_version import load_profile
 from millrace.tasks.progress import log
 from millrace.tasks.promotion_cards import write_card
@@ -46,13 +40,8 @@ from millrace.tasks.reports.profile_plots import ProfilePoint, profile_figure
 from millrace.tasks.run_names import code_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-T = TypeVar("T")
-FOLDER = "profiles"
-LOCK = ".lock"
-KEPT_SECONDS = 24 * 3600.0
-"""How long measurements are used again: a machine changes."""
 BUSY = 0.1
 """Share of the cores in use by others from which a profile warns."""
 GOAL = "serving: {slo: {p99_ms: 20, rate: 200}}"
@@ -142,6 +131,8 @@ def profile_version(
         tracked_run(installation, pipeline.name, tags, system_metrics=False) as run,
     ):
         _warn_if_busy()
+        if own is not None and (easier := easier_in(goal, own, goal.rate)) is not None:
+            log.warning("the version's own pipeline file has another goal: %s", easier)
         run.rename(f"profile {version.title}")
         run.log_params({"version": version.version, **_flat(goal)})
         kept = KeptTimes(installation, run, version, machine, engine, goal, anew=anew)
@@ -164,26 +155,6 @@ def profile_version(
         store_profile(registry, version, profile.to_json(), profile.summary())
     write_card(MlflowRegistry(installation), registry.version(version.model, version.version))
     return Profiled(profile, found, run.run_id, other_goal=other_goal(profile, own))
-
-
-@contextmanager
-def alone(installation: Installation) -> Iterator[None]:
-    """Let one profile of a home run at a time: two would measure each other.
-
-    Raises:
-        InputError: another one runs.
-    """
-    folder = installation.home / FOLDER
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open_private(folder / LOCK) as lock:
-        if not try_lock(lock):
-            raise InputError(
-                "another profile is running",
-                seen=f"{folder / LOCK} is locked",
-                valid="one at a time: a profile measures what the whole machine can do",
-                hint="run this one when it has ended",
-            )
-        yield
 
 
 def _earlier(registry: Registry, version: ModelVersion) -> ServingProfile | None:
@@ -253,61 +224,6 @@ def _require_backend(artifact: Artifact, version: ModelVersion) -> None:
         )
 
 
-@dataclass(frozen=True)
-class KeptTimes:
-    """What was measured of a version; a `Kept` of the last day, and of the MLflow run.
-
-    Attributes:
-        installation: has the folder.
-        run: the MLflow run.
-        version: the version.
-        machine: the machine.
-        engine: what computes the version.
-        goal: the goal, whose sizes of requests matter.
-        anew: whether nothing that was measured before counts.
-    """
-
-    installation: Installation
-    run: TrackedRun
-    version: ModelVersion
-    machine: Machine
-    engine: str
-    goal: SloSpec
-    anew: bool = False
-
-    def read(self, name: str, parse: "Callable[[Any], T]") -> T | None:
-        """Return what was measured in the last day; None if nothing was, or it is damaged."""
-        file = self._file(name)
-        try:
-            if self.anew or time.time() - file.stat().st_mtime > KEPT_SECONDS:
-                return None
-            return parse(json.loads(file.read_text()))
-        except (OSError, ValueError):
-            return None
-
-    def write(self, name: str, measured: Any) -> None:
-        """Keep what was measured, here and in the MLflow run."""
-        text = json.dumps(measured)
-        file = self._file(name)
-        self._remove_old()
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_private(file, text)
-        self.run.log_text(text, f"profile/{file.name}")
-
-    def _remove_old(self) -> None:
-        """Remove what is too old to be used again, of any version."""
-        for folder in (self.installation.home / FOLDER).glob("[!.]*"):
-            if time.time() - folder.stat().st_mtime > KEPT_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _file(self, measurement: str) -> Path:
-        sizes = (self.goal.rows, self.goal.prompt_tokens, self.goal.answer_tokens)
-        facts = (self.machine.kind, self.machine.cores, self.engine, *map(dict, sizes))
-        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
-        name = f"{self.version.model}-{self.version.version}-{self.version.digest[:12]}-{key}"
-        return self.installation.home / FOLDER / name / f"{measurement}.json"
-
-
 def make_profile(
     version: ModelVersion, goal: SloSpec, found: Found, machine: Machine, engine: str
 ) -> ServingProfile:
@@ -358,6 +274,7 @@ def _log(run: TrackedRun, profile: ServingProfile, found: Found) -> None:
     }
     for proof in profile.proofs:
         metrics |= {proof.bound: proof.p99_ms, proof.bound.replace("p99", "p50"): proof.p50_ms}
+        metrics |= {f"{proof.bound}_over": proof.over, f"{proof.bound}_allowed": proof.allowed}
     run.log_metrics({name: value for name, value in metrics.items() if value is not None})
     with drawing_process() as drawing:
         drawing.begin({})
@@ -369,7 +286,9 @@ def _log(run: TrackedRun, profile: ServingProfile, found: Found) -> None:
 
 
 def _flat(goal: SloSpec) -> "Mapping[str, object]":
-    return {f"slo.{key}": value for key, value in goal.model_dump().items() if value is not None}
+    others = {"rows"} if goal.is_streamed else {"prompt_tokens", "answer_tokens"}
+    values = goal.model_dump(exclude=others).items()
+    return {f"slo.{key}": value for key, value in values if value is not None}
 
 
 def _warn_if_busy() -> None:
@@ -395,4 +314,4 @@ def head_of(found: Found) -> tuple[str, ...]:
     """Return the titles of the columns of `describe`."""
     first = found.considered[0]
     bounds = (key.removesuffix("_ms").replace("_", " ") + " ms" for key in first.at_goal)
-    return (*first.configuration.cells, "requests/s within", *bounds)
+    return (*first.configuration.cells, "most requests/s", *bounds)

@@ -23,7 +23,10 @@ def profile(
     file: PipelineFile,
     version: Annotated[
         int | None,
-        typer.Option(min=1, help="The version's number; the challenger if left out."),
+        typer.Option(
+            min=1,
+            help="The version's number; by default the challenger, or the newest that passed.",
+        ),
     ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Measure again what was measured in the last day.")

@@ -237,15 +237,21 @@ def find_fault(
         )
     if profile.engine != engine:
         return f"its serving profile was made with {profile.engine}, and this machine has {engine}"
-    if (easier := _easier(profile.goal, goal, profile.rate)) is not None:
+    if (easier := easier_in(profile.goal, goal, profile.rate)) is not None:
         return f"its serving profile was made for another goal: {easier}"
     if not profile.is_proved:
         return f"its serving profile says that the goal is {profile.summary()}"
     return None
 
 
-def _easier(made: SloSpec, wanted: SloSpec, rate: float) -> str | None:
-    """Return in what a goal is easier to meet than the wanted one; None if in nothing."""
+def easier_in(made: SloSpec, wanted: SloSpec, rate: float) -> str | None:
+    """Return in what a goal is easier to meet than the wanted one; None if in nothing.
+
+    Args:
+        made: the goal.
+        wanted: the other one.
+        rate: requests per second at which `made` was proved.
+    """
     if rate < wanted.rate:
         return f"{rate:g} requests/s, of {wanted.rate:g}"
     had = bounds_of(made)

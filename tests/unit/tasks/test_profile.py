@@ -17,7 +17,8 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHALLENGER, ModelVersion
 from millrace.serving.profile.service_times import Level, ServiceTimes
-from millrace.tasks.profile import KeptTimes, alone, find_version, profile_version
+from millrace.tasks.profile import find_version, profile_version
+from millrace.tasks.profile_measurements import KeptTimes, alone
 from tests.integration.planted import good, plant
 
 ONE = np.ones(1)
