@@ -126,7 +126,8 @@ def test_a_newer_profile_is_loaded_while_requests_go_on(
     version = planted(line, "tuned", p99_ms=5000, rate=300)
     store(line, version, fast)
     raise_first_error(line.release_again("tuned"))
-    settings = {**fast[1].profile.configuration.settings, "max_batch_size": 3}
+    sizes = {"max_batch_size": 3, "preferred_batch_size": 3}
+    settings = {**fast[1].profile.configuration.settings, **sizes}
     with Asking(line, "tuned", 0) as asking:
         newer = store(line, version, fast, configuration=Configuration(settings=settings))
         raise_first_error(line.release("tuned"))
