@@ -101,22 +101,7 @@ def profile_version(
         TransientError: MLflow does not answer.
         WorkError: the model does not answer.
     """
-    goal = pipeline.serving.slo
-    if goal is None:
-        raise InputError(
-            "there is no latency goal to profile for",
-            seen="no serving.slo in the pipeline file",
-            valid=f"the largest p99 and the requests per second, such as {GOAL}",
-            hint="add it to the file, or give it with --set serving.slo.p99_ms=20 "
-            "--set serving.slo.rate=200",
-        )
-    if max(goal.rows) > pipeline.serving.max_batch_size:
-        raise InputError(
-            "the goal has larger requests than the server takes",
-            seen=f"serving.slo.rows: {max(goal.rows)} rows",
-            valid=f"at most serving.max_batch_size, {pipeline.serving.max_batch_size}",
-            hint="set serving.max_batch_size to the largest request, or smaller rows",
-        )
+    goal = goal_of(pipeline)
     registry = registry_of(installation, pipeline)
     version = find_version(registry, pipeline.name, number)
     package = registry.fetch(version)
@@ -155,6 +140,31 @@ def profile_version(
         store_profile(registry, version, profile.to_json(), profile.summary())
     write_card(MlflowRegistry(installation), registry.version(version.model, version.version))
     return Profiled(profile, found, run.run_id, other_goal=other_goal(profile, own))
+
+
+def goal_of(pipeline: Pipeline) -> SloSpec:
+    """Return the goal of a pipeline.
+
+    Raises:
+        InputError: it has none, or one with larger requests than its server takes.
+    """
+    goal = pipeline.serving.slo
+    if goal is None:
+        raise InputError(
+            "there is no latency goal to profile for",
+            seen="no serving.slo in the pipeline file",
+            valid=f"the largest p99 and the requests per second, such as {GOAL}",
+            hint="add it to the file, or give it with --set serving.slo.p99_ms=20 "
+            "--set serving.slo.rate=200",
+        )
+    if max(goal.rows) > pipeline.serving.max_batch_size:
+        raise InputError(
+            "the goal has larger requests than the server takes",
+            seen=f"serving.slo.rows: {max(goal.rows)} rows",
+            valid=f"at most serving.max_batch_size, {pipeline.serving.max_batch_size}",
+            hint="set serving.max_batch_size to the largest request, or smaller rows",
+        )
+    return goal
 
 
 def _earlier(registry: Registry, version: ModelVersion) -> ServingProfile | None:
