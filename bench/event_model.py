@@ -21,9 +21,9 @@ from millrace.serving.profile.service_times import ServiceTimes
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 HIGHEST, OVERLOAD = 0.8, 2.5
 """The highest load at which the goals of p50 and p99 hold, and one beyond what Triton can do."""
-LOAD_SECONDS, FEWEST, MOST, REPEATS = 4.0, 300, 5000, 3
-LONGER = 1.5
-"""The last quarter of the requests waits so many times as long as the rest where a queue grows."""
+LOAD_SECONDS, FEWEST, MOST, REPEATS = 4.0, 300, 12_000, 3
+LONGER = 2.0
+"""The last quarter of the requests waits so many times as long as the first where a queue grows."""
 CONFIGURATION = BatchConfiguration(Setup(1, 1), 16)
 
 
@@ -37,8 +37,8 @@ class Repeat:
     @property
     def is_overload(self) -> bool:
         """Whether the real queue grew until the end."""
-        last = 3 * len(self.latency) // 4
-        return bool(np.median(self.latency[last:]) > LONGER * np.median(self.latency[:last]))
+        first, *_, last = np.array_split(self.latency, 4)
+        return bool(np.median(last) > LONGER * np.median(first))
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,9 @@ def beside_triton(digits: Digits) -> dict[float, list[Repeat]]:
 
 
 def repeat(model: ProfiledModel, times: ServiceTimes, rate: float, seed: int) -> Repeat:
-    """Expect the latency at a rate, and send requests at it."""
-    expected = predict(CONFIGURATION, times, Demand.of(GOAL, 4000), rate)
-    many = int(np.clip(rate * LOAD_SECONDS, FEWEST, MOST))
-    arrivals = Demand.of(GOAL, many, seed).at(rate)
+    """Expect the latency of requests at a rate, and send the same ones."""
+    demand = Demand.of(GOAL, int(np.clip(rate * LOAD_SECONDS, FEWEST, MOST)), seed)
+    expected, arrivals = predict(CONFIGURATION, times, demand, rate), demand.at(rate)
     return Repeat(expected, model.send(arrivals.times, arrivals.rows).latency)
 
 
