@@ -47,6 +47,56 @@ def test_several_instances_with_exponential_times_are_m_m_c() -> None:
     assert (done.queue > 0).mean() == pytest.approx(waits, rel=0.03)
 
 
+def test_several_instances_with_a_constant_time_are_m_d_c() -> None:
+    rate, seconds, servers = 240.0, 0.01, 3
+    done = simulate(
+        poisson(rate, MANY, 1, np.random.default_rng(5)),
+        Batcher(1, instances=servers),
+        lambda rows, busy: seconds,
+    )
+    assert done.queue.mean() == pytest.approx(wait_of_m_d_c(rate, seconds, servers), rel=0.06)
+
+
+def wait_of_m_d_c(rate: float, seconds: float, servers: int, most: int = 200) -> float:
+    """Return the mean wait in M/D/c, seconds.
+
+    What is in service now has gone after one service time, so what is there then is what waits now
+    and what arrived since: a Markov chain (Crommelin 1932). The wait follows by Little's law.
+    """
+    came = [math.exp(-rate * seconds)]
+    for count in range(1, 2 * most):
+        came.append(came[-1] * rate * seconds / count)
+    step = np.zeros((most, most))
+    for now in range(most):
+        left = max(0, now - servers)
+        step[now, left:] = came[: most - left]
+    there = np.full(most, 1 / most)
+    for _ in range(2000):
+        there = there @ step
+    there /= there.sum()
+    waiting = np.maximum(0, np.arange(most) - servers)
+    return float(there @ waiting) / rate
+
+
+@pytest.mark.parametrize("load", [0.2, 0.6, 0.9])
+def test_batches_of_what_waits_are_m_m_1_with_bulk_service(load: float) -> None:
+    """The queue of M/M(1, b)/1 is geometric (Medhi 2003, Stochastic Models in Queueing Theory)."""
+    largest, speed = 8, 50.0
+    rate, drawn = load * largest * speed, np.random.default_rng(6)
+    done = simulate(
+        poisson(rate, MANY, 1, drawn),
+        Batcher(largest),
+        lambda rows, busy: drawn.exponential(1 / speed),
+    )
+    roots = np.roots([speed, *[0.0] * (largest - 1), -(rate + speed), rate])
+    real = roots[np.isclose(roots.imag, 0)].real
+    ratio = float(real[(real > 0) & (real < 1 - 1e-9)][0])
+    is_busy = 1 / (1 + (1 - ratio) * speed / rate)
+    wait = is_busy * ratio / (1 - ratio) / rate
+    assert done.queue.mean() == pytest.approx(wait, rel=0.06)
+    assert (done.queue > 0).mean() == pytest.approx(is_busy, rel=0.03)
+
+
 def test_a_full_batch_does_not_wait_and_one_that_is_not_full_waits_for_the_delay() -> None:
     times = np.array([0.0, 0.001, 0.002, 1.0])
     done = simulate(
