@@ -3,8 +3,8 @@
 A line has the time of the start, the model, the protocol, the rows, the bytes of the request, the
 duration and the status. It has no content, no header, no path and no address. Only requests whose
 model a script named are recorded: `requests.lua` names that of HTTP, once the request is valid,
-and `arrivals.lua` that of gRPC, from the first bytes of the message. The latter also refuses names
-too long, so it runs even if nothing is recorded.
+and `grpc_requests.lua` that of gRPC, from the first bytes of the message. The latter also refuses
+names too long, so it runs even if nothing is recorded.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from millrace.serving.guard.envoy_routes import TYPES, Json
 
 FOLDER = "arrivals"
 """Folder of the recorded arrivals in MILLRACE_HOME."""
-LUA_FILE = Path(__file__).with_name("arrivals.lua")
+LUA_FILE = Path(__file__).with_name("grpc_requests.lua")
 FLUSH_OPTIONS = ("--file-flush-interval-msec", "1000")
 """Envoy's arguments: a killed guard loses its last second of lines."""
 COLUMNS = ("start_us", "model", "rows", "protocol", "bytes", "microseconds", "status", "end")

@@ -1,5 +1,6 @@
 """Read recorded arrivals: the guard's lines, and the compact files that are made of them."""
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.serving.guard.arrivals_files import rotated_at
 from millrace.serving.guard.arrivals_log import COLUMNS, END, FOLDER
+
+log = logging.getLogger("millrace")
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes that are read at a time; a longer line is damaged."""
@@ -179,7 +182,7 @@ def read_arrivals(
     Of more than `most` requests the oldest files are left out.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be read; one that is damaged is left out, and named in a warning.
         WorkError: files change all the time.
     """
     folder = installation.home / FOLDER
@@ -235,7 +238,12 @@ def _tables(file: Path) -> Iterator[Any]:
     if file.suffix == ".log":
         yield from parse_lines(file)
     elif file.suffix == ".parquet":
-        yield pq.read_table(file, schema=SCHEMA)
+        try:
+            yield pq.read_table(file, schema=SCHEMA)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (OSError, ValueError) as error:  # Arrow's errors are one or the other
+            log.warning("%s is damaged and is left out: %s", file, error)
 
 
 def _arranged(table: Any) -> RecordedArrivals:

@@ -31,6 +31,8 @@ class _OpenFile:
         self.file.seek(self.position)
         new = self.file.read(MOST_BYTES)
         whole = new[: new.rfind(b"\n") + 1]
+        if not whole and len(new) == MOST_BYTES:  # no line is so long
+            whole = new
         self.position += len(whole)
         self.quiet = 0 if whole else self.quiet + 1
         return whole

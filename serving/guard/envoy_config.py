@@ -99,6 +99,7 @@ def _http_manager(spec: GuardSpec, routes: list[Json], filters: list[Json]) -> J
             "mappers": [
                 {"filter": _match_status(200), "body_format_override": _PLAIN_TEXT},
                 {"filter": _match_status(431), "body": {"inline_string": _TOO_LARGE}},
+                envoy_stats.clients_reply(),
                 *(envoy_replicas.local_replies() if spec.replicas > 1 else ()),
             ],
             "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},

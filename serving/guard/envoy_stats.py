@@ -10,6 +10,7 @@ METRICS_PATH, CLIENTS_PATH = "/metrics/guard", "/metrics/clients"
 BUCKETS_MS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750)
 BUCKETS_S = (1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 """Upper bounds of the latency buckets. Envoy measures whole milliseconds, rounded down."""
+_NOT_MADE = "these metrics are not made now; `millrace up` makes them, and tries again by itself"
 _PAGE = "/stats/prometheus"
 _SHOWN = (
     r"http\.(http|grpc)\.downstream_rq_(time|total|active|[1-5]xx)",
@@ -40,6 +41,19 @@ def clients_route() -> Json:
     """Return the route to the metrics of what clients see, which `millrace up` makes."""
     only = [header(":path", exact=CLIENTS_PATH), header(":method", exact="GET")]
     return forward({"path": CLIENTS_PATH, "headers": only}, "clients")
+
+
+def clients_reply() -> Json:
+    """Return the text of the error where nothing makes the metrics of what clients see.
+
+    Envoy's flags: UF, no connection could be made; UC, it ended; URX, nor a second one.
+    """
+    is_asked = {"header_filter": {"header": header(":path", exact=CLIENTS_PATH)}}
+    fails = {"response_flag_filter": {"flags": ["UF", "UC", "URX"]}}
+    return {
+        "filter": {"and_filter": {"filters": [is_asked, fails]}},
+        "body": {"inline_string": _NOT_MADE},
+    }
 
 
 def stats_config(service: str) -> Json:

@@ -187,7 +187,9 @@ def test_what_clients_see_is_a_page_of_metrics(served) -> None:
     installation = replace(served.installation, triton=(served.endpoint,))
     publisher = ClientMetricsPublisher(installation, pause=0.1)
     port = served.endpoint.metrics_port
-    assert served.ask(path=CLIENTS_PATH, method="GET", port=port).status == 503
+    before = served.ask(path=CLIENTS_PATH, method="GET", port=port)
+    assert before.status == 503
+    assert b"these metrics are not made now" in before.body
     publisher.start()
     try:
         wait_for(lambda: served.ask(path=CLIENTS_PATH, method="GET", port=port).status == 200)

@@ -122,6 +122,20 @@ def test_a_file_that_fails_is_named_and_stops_no_other(home: Installation) -> No
     assert f"{int((NOON + 61 * MINUTE) * 1e6)}-8000.log" in left
 
 
+@pytest.mark.parametrize("kept", [0, 40, -20])
+def test_a_damaged_compact_file_is_left_out_and_costs_no_other(
+    home: Installation, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(home, "1795608000000001-8000.log", line(1))
+    maintain_arrivals(home, NOON + MINUTE)
+    write(home, "8000.log", line(2))
+    damaged = home.home / FOLDER / "1795608000000001-8000.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:kept])
+    with caplog.at_level("WARNING", "millrace"):
+        assert starts(home) == [2]
+    assert f"{damaged} is damaged and is left out" in caplog.text
+
+
 def test_a_damaged_file_is_removed_by_its_age(home: Installation) -> None:
     log = write(home, "1795608000000001-8000.log", line(1))
     log.with_suffix(".staged").mkdir()  # so that it cannot be compacted

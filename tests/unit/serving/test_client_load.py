@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.guard import arrivals_tail
 from millrace.serving.guard.arrivals_tail import QUIET_LOOKS, ArrivalsTail
 from millrace.serving.triton.client_load import ClientLoad, Terms, client_loads, share_below
 from millrace.serving.triton.recent_requests import RecentRequests
@@ -159,6 +160,17 @@ def test_a_line_counts_once_it_is_whole(record: Record) -> None:
         with record.path.open("a") as file:
             file.write(part)
         assert len(tail.read()) == count
+
+
+def test_bytes_without_an_end_of_line_do_not_stop_the_reading(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals_tail, "MOST_BYTES", 100)
+    tail = ArrivalsTail(record.path)
+    tail.read()
+    with record.path.open("a") as file:
+        file.write("x" * 250 + "\n" + line())
+    assert sum(len(tail.read()) for _ in range(4)) == 1
 
 
 def test_a_rotated_file_is_followed(record: Record) -> None:
