@@ -25,7 +25,7 @@ from millrace.serving.profile.scaler import scaler_figures
 from millrace.serving.profile.search import BatchConfiguration
 from millrace.serving.profile.stored_profile import is_replaced, other_goal
 from millrace.serving.profile.stream_workload import StreamWorkload
-from millrace.serving.profile.workload import Considered, Workload
+from millrace.serving.profile.workload import Considered, Workload, late_after, never_late
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kinds.certified import pipeline_of
@@ -86,7 +86,11 @@ class Profiled:
 
 
 def profile_version(
-    pipeline: Pipeline, installation: Installation, number: int | None = None, anew: bool = False
+    pipeline: Pipeline,
+    installation: Installation,
+    number: int | None = None,
+    anew: bool = False,
+    minutes: float | None = None,
 ) -> Profiled:
     """Find the serving configuration of a version for the goal of a pipeline, and store it.
 
@@ -95,6 +99,7 @@ def profile_version(
         installation: where the registry is.
         number: the version's number; None for the challenger, or else the newest that passed.
         anew: whether to measure again what was measured before.
+        minutes: after how many no further configuration is tried; None to try all that may be best.
 
     Raises:
         InputError: there is no goal, or no such version.
@@ -122,12 +127,14 @@ def profile_version(
         run.log_params({"version": version.version, **_flat(goal)})
         kept = KeptTimes(installation, run, version, machine, engine, goal, anew=anew)
         inputs = steps.load_rows(package)
+        is_late = never_late if minutes is None else late_after(60 * minutes)
         workload: Workload
         if goal.is_streamed:
             workload = StreamWorkload(artifact, inputs["text_input"], goal, kept, log.info)
         else:
-            workload = BatchWorkload(artifact, inputs, goal, machine.cores, kept, log.info)
-        found = Profiler(workload, goal, log.info).run()
+            cores = machine.cores
+            workload = BatchWorkload(artifact, inputs, goal, cores, kept, log.info, is_late)
+        found = Profiler(workload, goal, log.info, is_late).run()
         profile = make_profile(version, goal, found, machine, engine)
         earlier = _earlier(registry, version)
         if not is_replaced(earlier, profile, own):

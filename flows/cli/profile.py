@@ -31,6 +31,12 @@ def profile(
     anew: Annotated[
         bool, typer.Option("--anew", help="Measure again what was measured in the last day.")
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Try no further configuration after so many minutes; the proof follows."
+        ),
+    ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +47,7 @@ def profile(
         from millrace.tasks.profile import profile_version
 
         pipeline = load_pipeline(file, overrides or ())
-        found = profile_version(pipeline, chosen.installation(), version, anew)
+        found = profile_version(pipeline, chosen.installation(), version, anew, minutes)
     if as_json:
         console.print_json(found.as_json())
     else:

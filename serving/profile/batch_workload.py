@@ -35,6 +35,7 @@ from millrace.serving.profile.workload import (
     Values,
     client_of,
     never,
+    never_late,
 )
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import Artifact
@@ -53,6 +54,7 @@ class BatchWorkload:
         cores: cores of the machine that the server may use.
         kept: what was measured before.
         say: reports what is done.
+        is_late: whether no further instances and threads are measured.
         times: what `rank` measured of each number of instances and threads.
     """
 
@@ -62,6 +64,7 @@ class BatchWorkload:
     cores: int
     kept: Kept
     say: Callable[[str], None]
+    is_late: Callable[[], bool] = never_late
     effort: ClassVar[Effort] = Effort()
     times: dict[Setup, ServiceTimes] = field(default_factory=dict)
 
@@ -80,13 +83,21 @@ class BatchWorkload:
         return BatchConfiguration(found.setup, max(self.goal.rows))
 
     def rank(self) -> list[Considered]:
-        """Measure batches with each number of instances and threads, and rank by them."""
-        found = setups(self.cores)
-        if self.current.setup not in found:
-            found.append(self.current.setup)
-        self.times.update({each: self._times(each) for each in found})
+        """Measure batches with each number of instances and threads, and rank by them.
+
+        Those of the pipeline file come first; where it is late, the others are left out.
+        """
+        own = self.current.setup
+        self.times[own] = self._times(own)
+        for each in setups(self.cores):
+            if each == own:
+                continue
+            if self.is_late():
+                self.say(f"{each}: not tried, as the time is over")
+            else:
+                self.times[each] = self._times(each)
         all_of_them = configurations(
-            found, max(self.goal.rows), self.is_batched, self.artifact.serving.max_batch_size
+            self.times, max(self.goal.rows), self.is_batched, self.artifact.serving.max_batch_size
         )
         if self.current not in all_of_them:
             all_of_them.append(self.current)

@@ -36,9 +36,7 @@ SATURATED = 8.0
 LARGEST_BATCH = 64
 TRACE = "trace.json"
 TRIES = 3
-"""How often a measurement is tried. Triton 2.51 may crash (SIGSEGV) while it traces many requests,
-in the thread that takes requests, as it writes to a trace: seen in 3 of some 30 measurements.
-"""
+"""How often a measurement is tried: something else on the machine may end Triton, or its trace."""
 
 log = logging.getLogger("millrace")
 

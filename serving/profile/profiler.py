@@ -23,6 +23,7 @@ from millrace.serving.profile.workload import (
     Target,
     Values,
     Workload,
+    never_late,
 )
 
 PROBE_SECONDS, FEWEST_PROBED, MOST_PROBED = 2.5, 300, 5000
@@ -101,11 +102,13 @@ class Profiler:
         workload: the version, and the requests of its goal.
         goal: the goal.
         say: reports what is done.
+        is_late: whether no further configuration is tried.
     """
 
     workload: Workload
     goal: SloSpec
     say: Callable[[str], None]
+    is_late: Callable[[], bool] = never_late
 
     def run(self) -> Found:
         """Measure, rank, decide and prove.
@@ -139,15 +142,24 @@ class Profiler:
     def decide(self, target: Target, ranked: Sequence[Considered]) -> Decided:
         """Send real requests to the configurations that are ranked first, and choose one.
 
+        The first one and the one of the pipeline file get them however late it is.
+
         Args:
             target: the version.
             ranked: all configurations, by their predicted capacity.
         """
         effort, current = self.workload.effort, self.workload.current
         candidates = shortlist(ranked, current, effort.shortlist)
-        tried = [self._with_capacity(target, each, effort) for each in candidates]
+        tried: list[Considered] = []
+        left_out: list[Considered] = []
+        for each in candidates:
+            if self.is_late() and tried and each.configuration != current:
+                self.say(f"{each.configuration}: not tried, as the time is over")
+                left_out.append(each)
+            else:
+                tried.append(self._with_capacity(target, each, effort))
         chosen, present = choose(tried, current)
-        rest = (each for each in ranked if each not in candidates)
+        rest = (each for each in ranked if each not in candidates or each in left_out)
         by_capacity = sorted(tried, key=lambda each: -(each.measured or 0.0))
         return Decided((*by_capacity, *rest), present, chosen)
 

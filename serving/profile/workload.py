@@ -4,6 +4,7 @@ A model answers at once (`batch_workload`) or streams (`stream_workload`). The p
 what is here.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -100,6 +101,17 @@ def client_of(load: Load) -> Client:
 def never(_: Values) -> bool:
     """Send all requests."""
     return False
+
+
+def never_late() -> bool:
+    """Try everything."""
+    return False
+
+
+def late_after(seconds: float) -> Callable[[], bool]:
+    """Return what tells whether so many seconds have passed from now."""
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() >= until
 
 
 class Target(Protocol):

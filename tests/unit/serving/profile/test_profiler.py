@@ -1,6 +1,8 @@
 """How a profile gets from what the event model expects to one configuration and its proof."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,10 +10,11 @@ import pytest
 
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
-from millrace.serving.profile.batch_workload import BatchTarget, configured, rank
+from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, configured, rank
 from millrace.serving.profile.profiler import (
     LOOKS,
     RARE_LOOKS,
+    Profiler,
     measure_capacity,
     plan_proof,
     usual_p99,
@@ -20,7 +23,7 @@ from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.ranking import choose, shortlist
 from millrace.serving.profile.search import BatchConfiguration, Setup
 from millrace.serving.profile.service_times import Level, ServiceTimes
-from millrace.serving.profile.workload import Considered, Effort
+from millrace.serving.profile.workload import Considered, Effort, late_after, never_late
 from millrace.serving.triton.open_loop import SentLoad
 
 GOAL = SloSpec(rate=20, p99_ms=40)
@@ -258,3 +261,54 @@ def test_rare_requests_are_sent_more_often_but_not_beyond_half_of_the_capacity(
     first, last = schedule.looks
     assert NONE < first < last
     assert last == pytest.approx(max(FEWEST, proved * SECONDS), abs=1)
+
+
+class Target(BatchTarget):
+    """Takes any configuration."""
+
+    def serve(self, configuration: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("is_late", "tried"), [(never_late, {"A", "B", "C"}), (lambda: True, {"A", "C"})]
+)
+def test_where_it_is_late_the_first_and_the_pipeline_files_are_tried(
+    is_late: Callable[[], bool], tried: set[str]
+) -> None:
+    ranked = [considered(A, 100), considered(B, 90), considered(C, 80)]
+    workload = SimpleNamespace(effort=Effort(), current=ranked[2].configuration)
+    said = list[str]()
+    profiler = Profiler(workload, GOAL, said.append, is_late)  # type: ignore[arg-type]
+    found = profiler.decide(Target(FakeModel(95), GOAL), ranked)  # type: ignore[arg-type]
+    named = {A: "A", B: "B", C: "C"}
+    measured = {named[each.configuration.group] for each in found.considered if each.measured}
+    assert measured == tried
+    assert len(found.considered) == 3
+    assert found.current.configuration == ranked[2].configuration
+    assert ("not tried, as the time is over" in " ".join(said)) == (len(tried) == 2)
+
+
+def test_where_it_is_late_only_the_pipeline_files_instances_and_threads_are_measured() -> None:
+    serving = ServingSpec(max_batch_size=8, instance_count=2, intra_op_thread_count=1)
+    read = list[str]()
+
+    class Kept:
+        def read(self, name: str, _: object) -> ServiceTimes:
+            read.append(name)
+            return constant(0.002)
+
+    artifact, said = SimpleNamespace(serving=serving), list[str]()
+    for is_late, many in ((lambda: True, 1), (never_late, 3)):
+        workload = BatchWorkload(artifact, {}, GOAL, 2, Kept(), said.append, is_late)  # type: ignore[arg-type]
+        workload.__dict__["is_batched"] = True
+        ranked = workload.rank()
+        assert {each.configuration.group for each in ranked} == set(workload.times)
+        assert len(workload.times) == many
+    assert read[0] == "times-2x1"
+    assert sum("not tried" in each for each in said) == 2
+
+
+def test_a_time_limit_counts_from_where_it_is_set() -> None:
+    assert late_after(0.0)()
+    assert not late_after(60.0)()
