@@ -35,7 +35,8 @@ from millrace.serving.triton.version_folder import Artifact
 WIDTH, HIDDEN, BATCHES = 64, (512, 1024, 2048, 3072, 4096), (1, 16)
 LOAD, BURSTS = 0.5, (0.3, 2.5)
 """The load of PC1, and those of PC2 in turn, as shares of the capacity."""
-SECONDS, FEWEST, MOST = 5.0, 1000, 6000
+LOAD_SECONDS, BURST_SECONDS, FEWEST, MOST = 40.0, 5.0, 1000, 60_000
+"""A load is nearly a minute, as the card has it; a pause of the machine is less than 1% of that."""
 BOUND_MS, BURST_MS = 1e6, 300.0
 """Bounds: one that nothing misses, and one that a burst beyond the capacity misses."""
 CORES = 2
@@ -90,10 +91,10 @@ def make_versions(folder: Path) -> Iterator[BenchVersion]:
             yield BenchVersion(artifact, BatchConfiguration(setup, size), times)
 
 
-def send(version: BenchVersion, share: float, seed: int) -> RecordedArrivals:
+def send(version: BenchVersion, share: float, seconds: float, seed: int) -> RecordedArrivals:
     """Send requests of independent clients to a version, and return what its guard recorded."""
     rate = share * version.capacity
-    many = int(np.clip(rate * SECONDS, FEWEST, MOST))
+    many = int(np.clip(rate * seconds, FEWEST, MOST))
     arrivals = poisson(rate, many, 1, np.random.default_rng(seed))
     with profiled_model(version.artifact, batch_of(WIDTH, 64)) as model:
         model.serve(version.configuration)
@@ -135,7 +136,7 @@ class PromotedCard:
 
 def promoted_card(version: BenchVersion, number: int) -> PromotedCard:
     """Send steady requests to a version, and expect their p99 from what was recorded of them."""
-    found = prepare(send(version, LOAD, number), 4 * WIDTH)
+    found = prepare(send(version, LOAD, LOAD_SECONDS, number), 4 * WIDTH)
     expected = expect(found, version.configuration, version.times, BOUND_MS, CORES)
     return PromotedCard(expected.p99_ms, found.measured_p99_ms or np.nan)
 
@@ -166,7 +167,8 @@ class Replay:
 
 def replay_burst(version: BenchVersion, number: int) -> Replay:
     """Send a burst to a version, and replay what was recorded of it."""
-    found = send(version, BURSTS[number // len(BATCHES) % len(BURSTS)], number)
+    share = BURSTS[number // len(BATCHES) % len(BURSTS)]
+    found = send(version, share, BURST_SECONDS, number)
     real = judge(Arrivals(found.times, found.rows), found.seconds, BURST_MS)
     prepared = prepare(found, 4 * WIDTH)
     expected = expect(prepared, version.configuration, version.times, BURST_MS, CORES)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.event_model import Beside
 from bench.language_model import SMALL, write_model
 from bench.measure import Row, measure_in_turn, measure_rows, off
 from bench.profiled_digits import NothingKept
@@ -32,7 +33,9 @@ GOAL = SloSpec(
     rate=0.5, ttft_p99_ms=1500, tpot_p99_ms=100, prompt_tokens={32: 1, 96: 1}, answer_tokens=32
 )
 LOADS = (0.1, 0.3, 0.5, 0.65, 0.8)
-LOAD_SECONDS, FEWEST, REPEATS = 12.0, 40, 3
+LOAD_SECONDS, FEWEST, REPEATS = 15.0, 60, 3
+WAITING = 120
+"""Requests that are sent at once, to see how many the engine answers per second."""
 ROUNDS = 2
 WITHIN = 0.20
 
@@ -71,31 +74,47 @@ class Streaming:
 
 
 def beside_triton(streaming: Streaming) -> Row:
-    """SP4: TTFT and TPOT that the event model expects, against real streams, up to 80%."""
+    """SP4: TTFT and TPOT that the event model expects, against the same real streams, up to 80%."""
     configuration = streaming.workload.current
     serving = streaming.workload.artifact.serving
-    ratios: dict[str, list[float]] = {"ttft_p99_ms": [], "tpot_p99_ms": []}
+    beside = dict[tuple[str, float], Beside]()
     with streaming.workload.running() as target:
         target.serve(StreamConfiguration(max(SEQUENCES)))
         steps = measure_steps(target, GOAL)
-        most = streaming.capacity(target, configuration)
-        for rate in (share * most for share in LOADS):
+        target.serve(configuration)
+        most = saturated_rate(target)
+        for share in LOADS:
+            rate = share * most
             many = max(FEWEST, int(rate * LOAD_SECONDS))
-            demand = StreamDemand.of(GOAL, 2000)
-            expected = predict_streams(configuration, steps, demand, serving, rate).ms
-            sent = [target.send(rate, many, seed).values for seed in range(REPEATS)]
-            for key, each in ratios.items():
-                real = np.concatenate([values[key] for values in sent])
-                each.append(expected[key] / float(np.quantile(real, 0.99) * 1e3))
-    worst = max((ratio for each in ratios.values() for ratio in each), key=off)
+            found: dict[str, list[tuple[float, float]]] = {"ttft_p99_ms": [], "tpot_p99_ms": []}
+            for seed in range(REPEATS):
+                demand = StreamDemand.of(GOAL, many, seed)
+                expected = predict_streams(configuration, steps, demand, serving, rate).ms
+                real = target.send(rate, many, seed).values
+                for key, pairs in found.items():
+                    p99 = float(np.quantile(real[key], 0.99, method="higher")) * 1e3
+                    pairs.append((expected[key], p99))
+            for key, pairs in found.items():
+                beside[key, share] = Beside(*zip(*pairs, strict=True))
     return Row(
         name="SP4",
-        what=f"p99 of TTFT and TPOT, event model ÷ Triton, the worst of {len(LOADS)} loads to 80%",
-        value=worst,
-        goal="0.8 to 1.2",
-        holds=abs(worst - 1) <= WITHIN,
-        samples=ratios,
+        what="p99 of TTFT and TPOT, event model ÷ Triton, the worst of "
+        f"{len(LOADS)} loads to 80% of what it does while {WAITING} requests wait",
+        value=max((each.ratio for each in beside.values()), key=off),
+        goal="0.8 to 1.2, or within three repeats, at each load",
+        holds=all(each.is_close(WITHIN) for each in beside.values()),
+        samples={
+            f"{key.split('_')[0]} {share:.0%}": [each.ratio, *each.expected, *each.real]
+            for (key, share), each in beside.items()
+        },
     )
+
+
+def saturated_rate(target: StreamTarget) -> float:
+    """Return how many requests the engine answers per second while many wait."""
+    demand = StreamDemand.of(GOAL, WAITING, REPEATS)
+    load = target.send_at_once(demand.prompts.tolist(), demand.answers.tolist())
+    return WAITING / float(load.last.max())
 
 
 def beside_brute_force(streaming: Streaming) -> Row:

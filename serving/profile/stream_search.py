@@ -109,7 +109,7 @@ def predict_streams(
 ) -> StreamPrediction:
     """Return what a configuration would do at a rate."""
     outcome = simulate_streams(
-        *(demand.at(rate), steps, np.random.default_rng(SEED)),
+        *(demand.at(rate), steps.at(rate), np.random.default_rng(SEED)),
         max_num_seqs=configuration.max_num_seqs,
         max_queue_size=serving.generation.max_queue_size,
     )

@@ -1,9 +1,10 @@
 """An event model of continuous batching: time to first token, and time per token, at a load.
 
 The engine works in steps. A step computes one token of every answer that is under way, and with the
-rest of its tokens parts of the prompts that wait, in their order. An answer's first token comes at
-the end of the step that computes the last part of its prompt. At most `max_num_seqs` answers are
-under way; further requests wait, and those beyond `max_queue_size` are refused.
+rest of its tokens parts of the prompts that wait, in their order. A request is prepared, its prompt
+cut into tokens, in the step that begins it, and all answers wait for that. An answer's first token
+comes at the end of the step that computes the last part of its prompt. At most `max_num_seqs`
+answers are under way; further requests wait, and those beyond `max_queue_size` are refused.
 
 What it does not model: prompts that share their beginning, drafted tokens, a full KV cache, and
 pieces of more than one token, which come later than their first token.
@@ -13,7 +14,7 @@ Source: the scheduler of OpenVINO GenAI with `dynamic_split_fuse` (Holmes et al.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from millrace.serving.profile.twin import OVERLOAD
 
-DRAWN = 4096
+DRAWN = 256
 """How many random numbers are drawn at a time."""
 
 
@@ -33,16 +34,23 @@ class StepTimes:
         sequences: numbers of answers under way that were measured, ascending.
         seconds: seconds of a step with so many answers, and no prompt.
         prompt_token: seconds that each token of a prompt adds.
+        request: seconds that each request adds to the step that begins its prompt.
         overhead: seconds from when a request is due to when the engine has it, and from a token to
             its client, float64 `[n]`.
-        noise: seconds of steps divided by what is expected of them, float64 `[n]`.
+        noise: seconds of the steps of a whole answer divided by what is expected of them,
+            float64 `[n]`.
+        rates: requests per second of independent clients that were measured, ascending.
+        slower: how many times as long the engine takes for each of them; empty without rates.
     """
 
     sequences: tuple[int, ...]
     seconds: tuple[float, ...]
     prompt_token: float
+    request: float = 0.0
     overhead: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
     noise: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
+    rates: tuple[float, ...] = ()
+    slower: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the times as values that JSON has."""
@@ -50,8 +58,11 @@ class StepTimes:
             "sequences": list(self.sequences),
             "seconds": list(self.seconds),
             "prompt_token": self.prompt_token,
+            "request": self.request,
             "overhead": self.overhead.tolist(),
             "noise": self.noise.tolist(),
+            "rates": list(self.rates),
+            "slower": list(self.slower),
         }
 
     @classmethod
@@ -63,16 +74,36 @@ class StepTimes:
         """
         try:
             found = cls(
-                tuple(map(int, values["sequences"])),
-                tuple(map(float, values["seconds"])),
-                float(values["prompt_token"]),
-                *(np.array(values[key], np.float64) for key in ("overhead", "noise")),
+                sequences=tuple(map(int, values["sequences"])),
+                seconds=tuple(map(float, values["seconds"])),
+                prompt_token=float(values["prompt_token"]),
+                request=float(values["request"]),
+                overhead=np.array(values["overhead"], np.float64),
+                noise=np.array(values["noise"], np.float64),
+                rates=tuple(map(float, values["rates"])),
+                slower=tuple(map(float, values["slower"])),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"these are no times of steps: {error}") from error
-        if not found.sequences or len(found.sequences) != len(found.seconds):
+        pairs = (found.sequences, found.seconds), (found.rates, found.slower)
+        if not found.sequences or any(len(one) != len(other) for one, other in pairs):
             raise ValueError("these are no times of steps: their lengths differ")
         return found
+
+    def times(self, factor: float) -> "StepTimes":
+        """Return the times of an engine that takes so many times as long."""
+        return replace(
+            self,
+            seconds=tuple(factor * each for each in self.seconds),
+            prompt_token=factor * self.prompt_token,
+            request=factor * self.request,
+            rates=(),
+            slower=(),
+        )
+
+    def at(self, rate: float) -> "StepTimes":
+        """Return the times at a rate of independent clients, in requests per second."""
+        return self.times(float(np.interp(rate, self.rates, self.slower))) if self.rates else self
 
     def step(self, answers: int, prompt_tokens: int) -> float:
         """Return the expected seconds of a step.
@@ -135,6 +166,7 @@ class _Answer:
     number: int
     prompt_left: int
     answer_left: int
+    is_begun: bool = False
 
 
 class _Engine:
@@ -159,6 +191,8 @@ class _Engine:
         self._waiting: deque[int] = deque()
         self._running: list[_Answer] = []
         self._noise: list[float] = []
+        # how many steps are alike: the noise was measured over whole answers
+        self._alike = max(1, round(float(arrivals.answers.mean()))) if many else 1
 
     @property
     def is_done(self) -> bool:
@@ -186,6 +220,7 @@ class _Engine:
         decoding = [each for each in self._running if not each.prompt_left]
         parts = _prompt_parts(self._running, max(self._room - len(decoding), 1))
         seconds = self._steps.step(len(decoding), sum(parts.values())) * self._draw_noise()
+        seconds += self._steps.request * self._begin(parts)
         self.now, self.busy = self.now + seconds, self.busy + seconds
         self.count, self.answered = self.count + 1, self.answered + len(decoding)
         for each in decoding:
@@ -198,9 +233,17 @@ class _Engine:
                 each.answer_left -= 1
         self._running = [each for each in self._running if each.prompt_left or each.answer_left > 0]
 
+    def _begin(self, parts: dict[int, int]) -> int:
+        """Begin the requests of which the first part of the prompt is computed; return how many."""
+        begun = [each for each in self._running if each.number in parts and not each.is_begun]
+        for each in begun:
+            each.is_begun = True
+        return len(begun)
+
     def _draw_noise(self) -> float:
         if not self._noise:
-            self._noise = self._drawn.choice(self._steps.noise, DRAWN).tolist()
+            drawn = self._drawn.choice(self._steps.noise, DRAWN)
+            self._noise = np.repeat(drawn, self._alike).tolist()
         return self._noise.pop()
 
 

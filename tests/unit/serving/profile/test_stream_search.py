@@ -1,7 +1,7 @@
 """Which number of answers under way a profile puts first, and how steps are measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -10,9 +10,11 @@ from millrace.models.common.errors import WorkError
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile import stream_measure
 from millrace.serving.profile.prompt_texts import PromptTexts
-from millrace.serving.profile.record import Configuration
+from millrace.serving.profile.record import Client, Configuration
 from millrace.serving.profile.stream_measure import measure_steps
+from millrace.serving.profile.stream_rates import with_rates
 from millrace.serving.profile.stream_search import (
     SEQUENCES,
     StreamConfiguration,
@@ -20,12 +22,19 @@ from millrace.serving.profile.stream_search import (
     predict_streams,
     rank_streams,
 )
-from millrace.serving.profile.stream_twin import StepTimes
+from millrace.serving.profile.stream_twin import StepTimes, simulate_streams
+from millrace.serving.profile.workload import Sent
 from millrace.serving.triton.open_streams import StreamedLoad
 
 STEPS = StepTimes((1, 64), (0.010, 0.040), prompt_token=0.0002)
 """64 answers at a time take only 4 times as long as one."""
 SERVING = ServingSpec()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the pauses between requests."""
+    monkeypatch.setattr(stream_measure, "IDLE", 0.0)
 
 
 def goal(**bounds: float) -> SloSpec:
@@ -78,22 +87,39 @@ def test_refused_requests_have_no_time() -> None:
 
 @dataclass
 class Engine:
-    """Answers as steps of known length would; `most` answers at a time, then it refuses."""
+    """Answers as steps of known length would.
+
+    Attributes:
+        most: answers at a time, then it refuses.
+        request: seconds that each request adds.
+        slower: how many times as long it takes for independent clients.
+        sent: how many prompts were sent together.
+    """
 
     most: int = 1000
+    request: float = 0.0
+    slower: float = 1.0
     sent: list[int] = field(default_factory=list)
 
     def send_at_once(self, prompts: Sequence[int], answers: Sequence[int]) -> StreamedLoad:
         many, tokens = len(prompts), int(sum(prompts))
         self.sent.append(many)
         errors = {} if many <= self.most else {"full": 1}
-        ttft = 0.003 + STEPS.step(1, tokens)
+        ttft = 0.003 + STEPS.step(1, tokens) + self.request * many
         first = np.full(many, ttft if not errors else np.inf)
         last = first + (np.array(answers) - 1) * STEPS.step(many, 0)
         zeros = np.zeros(many)
         return StreamedLoad(
             *(zeros, zeros, first, last, np.array(prompts), np.array(answers), errors, 0.0)
         )
+
+    def send(self, rate: float, requests: int, seed: int) -> Sent:
+        arrivals = StreamDemand.of(goal(ttft_p99_ms=300), requests, seed).at(rate)
+        found = simulate_streams(
+            *(arrivals, STEPS.times(self.slower), np.random.default_rng(1)), max_num_seqs=64
+        )
+        values = {"ttft_p99_ms": found.ttft, "tpot_p99_ms": found.tpot}
+        return Sent(values, Client(core_share=0, lateness_p99_ms=0), {})
 
 
 def test_steps_are_measured() -> None:
@@ -104,6 +130,39 @@ def test_steps_are_measured() -> None:
     assert found.overhead == pytest.approx(np.full(24, 0.003))
     assert found.noise == pytest.approx(np.ones(len(found.noise)))
     assert StepTimes.from_json(found.to_json()).step(3, 5) == pytest.approx(found.step(3, 5))
+    assert len(found.rates) == 3
+    assert found.slower == pytest.approx(np.ones(3), abs=0.01)
+
+
+def test_independent_clients_are_answered_more_slowly() -> None:
+    found = measure_steps(Engine(slower=1.4), goal(ttft_p99_ms=300))
+    assert found.slower == pytest.approx(np.full(3, 1.4), abs=0.01)
+    low, _, high = found.rates
+    assert found.at((low + high) / 2).step(2, 10) == pytest.approx(1.4 * STEPS.step(2, 10), 0.01)
+    again = StepTimes.from_json(found.to_json())
+    assert (again.rates, again.slower) == (found.rates, found.slower)
+
+
+def test_between_rates_the_factor_is_interpolated() -> None:
+    steps = replace(STEPS, rates=(1.0, 3.0), slower=(1.0, 2.0))
+    assert steps.at(2.0).step(1, 0) == pytest.approx(0.015)
+    assert steps.at(9.0).step(1, 0) == pytest.approx(0.020)
+    assert STEPS.at(2.0) is STEPS
+
+
+def test_rates_at_which_too_few_would_come_are_not_measured() -> None:
+    slow = StepTimes((1,), (1.0,), 0.0)
+    assert with_rates(slow, Engine(), goal(ttft_p99_ms=300)).rates == ()
+
+
+@pytest.mark.parametrize("request_seconds", [0.0, 0.002])
+def test_what_each_request_adds_is_seen_in_those_sent_together(
+    request_seconds: float,
+) -> None:
+    found = measure_steps(Engine(request=request_seconds), goal(ttft_p99_ms=300))
+    assert found.request == pytest.approx(request_seconds)
+    assert found.overhead == pytest.approx(np.full(24, 0.003))
+    assert StepTimes.from_json(found.to_json()).request == found.request
 
 
 def test_no_more_are_measured_than_the_model_takes() -> None:

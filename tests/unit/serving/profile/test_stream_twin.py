@@ -42,6 +42,22 @@ def test_a_prompt_makes_the_tokens_of_others_late() -> None:
     assert found.tpot[0] == pytest.approx((0.110 + 9 * 0.012) / 10)
 
 
+def test_what_a_request_adds_makes_the_tokens_of_others_late_too() -> None:
+    steps = StepTimes((1, 2, 4), (0.010, 0.012, 0.016), prompt_token=0.001, request=0.005)
+    found = run(arrivals([0.0, 0.1], prompt=100, answer=11), steps)
+    assert found.ttft[0] == pytest.approx(0.115)
+    assert found.tpot[0] == pytest.approx((0.115 + 9 * 0.012) / 10)
+    in_parts = run(arrivals([0.0], prompt=600, answer=1), steps, batched_tokens=256)
+    assert in_parts.ttft == pytest.approx([3 * 0.010 + 0.600 + 0.005])
+
+
+def test_noise_lasts_for_an_answer() -> None:
+    steps = StepTimes((1,), (0.010,), 0.0, noise=np.array([1.0, 2.0]))
+    found = run(arrivals([float(each) for each in range(200)], prompt=1, answer=20), steps)
+    assert np.isclose(found.tpot, 0.010).sum() == pytest.approx(100, abs=30)
+    assert np.isclose(found.tpot, 0.020).sum() == pytest.approx(100, abs=30)
+
+
 def test_further_requests_wait_for_a_place() -> None:
     found = run(arrivals([0.0, 0.0], prompt=10, answer=3), max_num_seqs=1)
     alone = 0.020 + 2 * 0.010
