@@ -1,7 +1,8 @@
 """SP2, SP2M, SP2O: the event model of Triton's dynamic batcher beside real requests.
 
 The loads are shares of the highest rate that keeps p99 at 20 ms; one is far beyond it. The times
-that the model takes are measured in turn with the requests: the machine is faster at times.
+that the model takes are measured before and after the requests, as the machine is faster at times;
+what it expects is the mean of both.
 """
 
 import statistics
@@ -17,6 +18,7 @@ from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import ProfiledModel, profiled_model
 from millrace.serving.profile.search import BatchConfiguration, Demand, Prediction, Setup, predict
 from millrace.serving.profile.service_times import ServiceTimes
+from millrace.serving.triton.open_loop import SentLoad
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 HIGHEST, OVERLOAD = 0.8, 2.5
@@ -31,10 +33,19 @@ CONFIGURATION = BatchConfiguration(Setup(1, 1), 16)
 
 @dataclass(frozen=True)
 class Repeat:
-    """What the event model expects at a load, and the real latency there, seconds `[n]`."""
+    """What the event model expects at a load, and the real latency there.
 
-    expected: Prediction
+    Attributes:
+        expected: with the times of batches from before the load, and from after it.
+        latency: float64 `[n]`, seconds.
+    """
+
+    expected: tuple[Prediction, Prediction]
     latency: NDArray[np.float64]
+
+    def is_said(self, overload: bool) -> bool:
+        """Return whether the event model says that it is overload, or that it is none."""
+        return all(each.is_overload == overload for each in self.expected)
 
     @property
     def is_overload(self) -> bool:
@@ -62,27 +73,39 @@ class Beside:
 
 
 def beside_triton(digits: Digits) -> dict[float, list[Repeat]]:
-    """Send requests at each load, and expect their latency from times measured just before."""
+    """Send requests at each load, and expect their latency from times measured around them."""
     most = 0.0
     found: dict[float, list[Repeat]] = {share: [] for share in (*LOADS, OVERLOAD)}
+    before = times_of(digits)
     for seed in range(REPEATS):
-        times = measure_times(
-            digits.artifact, digits.rows, digits.artifact.serving, CONFIGURATION.setup, GOAL.rows
-        )
+        sent = dict[float, tuple[Demand, SentLoad]]()
         with profiled_model(digits.artifact, digits.rows) as model:
             most = most or digits.capacity(model, CONFIGURATION)
             model.serve(CONFIGURATION)
-            repeat(model, times, WARM_UP * most, REPEATS)
-            for share, repeats in found.items():
-                repeats.append(repeat(model, times, share * most, seed))
+            send(model, WARM_UP * most, REPEATS)
+            for share in found:
+                sent[share] = send(model, share * most, seed)
+        after = times_of(digits)
+        for share, (demand, load) in sent.items():
+            one, other = (
+                predict(CONFIGURATION, times, demand, share * most) for times in (before, after)
+            )
+            found[share].append(Repeat((one, other), load.latency))
+        before = after
     return found
 
 
-def repeat(model: ProfiledModel, times: ServiceTimes, rate: float, seed: int) -> Repeat:
-    """Expect the latency of requests at a rate, and send the same ones."""
+def times_of(digits: Digits) -> ServiceTimes:
+    """Measure the batches of the configuration."""
+    serving = digits.artifact.serving
+    return measure_times(digits.artifact, digits.rows, serving, CONFIGURATION.setup, GOAL.rows)
+
+
+def send(model: ProfiledModel, rate: float, seed: int) -> tuple[Demand, SentLoad]:
+    """Send requests at a rate; return them, and what became of them."""
     demand = Demand.of(GOAL, int(np.clip(rate * LOAD_SECONDS, FEWEST, MOST)), seed)
-    expected, arrivals = predict(CONFIGURATION, times, demand, rate), demand.at(rate)
-    return Repeat(expected, model.send(arrivals.times, arrivals.rows).latency)
+    arrivals = demand.at(rate)
+    return demand, model.send(arrivals.times, arrivals.rows)
 
 
 def row_of_p99(found: dict[float, list[Repeat]]) -> Row:
@@ -99,7 +122,7 @@ def row_of_overload(found: dict[float, list[Repeat]]) -> Row:
     """SP2O: whether the event model says overload where the queue grows, and nowhere else."""
     repeats = [(share, each) for share, all_of in found.items() for each in all_of]
     judged = [(s, each) for s, each in repeats if s <= HIGHEST or s == OVERLOAD]
-    alike = [float(each.expected.is_overload == (share == OVERLOAD)) for share, each in judged]
+    alike = [float(each.is_said(share == OVERLOAD)) for share, each in judged]
     grew = [float(each.is_overload) for each in found[OVERLOAD]]
     return Row(
         name="SP2O",
@@ -136,4 +159,5 @@ def _row(name: str, found: dict[float, list[Repeat]], quantile: float, most: flo
 def _beside(repeats: Sequence[Repeat], quantile: float) -> Beside:
     real = [float(np.quantile(each.latency, quantile, method="higher")) * 1e3 for each in repeats]
     which = "p99_ms" if quantile > 0.5 else "p50_ms"
-    return Beside([float(getattr(each.expected, which)) for each in repeats], real)
+    expected = [[float(getattr(one, which)) for one in each.expected] for each in repeats]
+    return Beside([statistics.fmean(each) for each in expected], real)
