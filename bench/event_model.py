@@ -25,7 +25,7 @@ HIGHEST, OVERLOAD = 0.8, 2.5
 """The highest load at which the goals of p50 and p99 hold, and one beyond what Triton can do."""
 LOAD_SECONDS, FEWEST, MOST, REPEATS = 8.0, 300, 12_000, 3
 WARM_UP = 0.5
-"""A load that is sent first and not looked at: the first seconds of a Triton are slower."""
+"""A load that is sent first and not looked at, so that a Triton's first seconds do not count."""
 LONGER = 2.0
 """The last quarter of the requests waits so many times as long as the first where a queue grows."""
 CONFIGURATION = BatchConfiguration(Setup(1, 1), 16)

@@ -150,16 +150,15 @@ class Profiler:
         """
         effort, current = self.workload.effort, self.workload.current
         candidates = shortlist(ranked, current, effort.shortlist)
-        tried: list[Considered] = []
-        left_out: list[Considered] = []
+        tried = list[Considered]()
         for each in candidates:
             if self.is_late() and tried and each.configuration != current:
                 self.say(f"{each.configuration}: not tried, as the time is over")
-                left_out.append(each)
             else:
                 tried.append(self._with_capacity(target, each, effort))
         chosen, present = choose(tried, current)
-        rest = (each for each in ranked if each not in candidates or each in left_out)
+        measured = [each.configuration for each in tried]
+        rest = (each for each in ranked if each.configuration not in measured)
         by_capacity = sorted(tried, key=lambda each: -(each.measured or 0.0))
         return Decided((*by_capacity, *rest), present, chosen)
 

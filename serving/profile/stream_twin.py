@@ -1,10 +1,10 @@
 """An event model of continuous batching: time to first token, and time per token, at a load.
 
 The engine works in steps. A step computes one token of every answer that is under way, and with the
-rest of its tokens parts of the prompts that wait, in their order. A request is prepared, its prompt
-cut into tokens, in the step that begins it, and all answers wait for that. An answer's first token
-comes at the end of the step that computes the last part of its prompt. At most `max_num_seqs`
-answers are under way; further requests wait, and those beyond `max_queue_size` are refused.
+rest of its tokens parts of the prompts that wait, in their order. Each request makes the
+step that begins it longer, and all answers wait for that. An answer's first token comes at the end
+of the step that computes the last part of its prompt. At most `max_num_seqs` answers are under way;
+further requests wait, and those beyond `max_queue_size` are refused.
 
 What it does not model: prompts that share their beginning, drafted tokens, a full KV cache, and
 pieces of more than one token, which come later than their first token.

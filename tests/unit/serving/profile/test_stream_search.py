@@ -93,12 +93,14 @@ class Engine:
         most: answers at a time, then it refuses.
         request: seconds that each request adds.
         slower: how many times as long it takes for independent clients.
+        goal: what they send.
         sent: how many prompts were sent together.
     """
 
     most: int = 1000
     request: float = 0.0
     slower: float = 1.0
+    goal: SloSpec = field(default_factory=lambda: goal(ttft_p99_ms=300))
     sent: list[int] = field(default_factory=list)
 
     def send_at_once(self, prompts: Sequence[int], answers: Sequence[int]) -> StreamedLoad:
@@ -114,11 +116,12 @@ class Engine:
         )
 
     def send(self, rate: float, requests: int, seed: int) -> Sent:
-        arrivals = StreamDemand.of(goal(ttft_p99_ms=300), requests, seed).at(rate)
+        arrivals = StreamDemand.of(self.goal, requests, seed).at(rate)
         found = simulate_streams(
             *(arrivals, STEPS.times(self.slower), np.random.default_rng(1)), max_num_seqs=64
         )
-        values = {"ttft_p99_ms": found.ttft, "tpot_p99_ms": found.tpot}
+        # an answer of one token counts as 0, as of a real load
+        values = {"ttft_p99_ms": found.ttft, "tpot_p99_ms": np.nan_to_num(found.tpot)}
         return Sent(values, Client(core_share=0, lateness_p99_ms=0), {})
 
 
@@ -141,6 +144,12 @@ def test_independent_clients_are_answered_more_slowly() -> None:
     assert found.at((low + high) / 2).step(2, 10) == pytest.approx(1.4 * STEPS.step(2, 10), 0.01)
     again = StepTimes.from_json(found.to_json())
     assert (again.rates, again.slower) == (found.rates, found.slower)
+
+
+def test_answers_of_one_token_do_not_make_the_others_faster() -> None:
+    mixed = SloSpec(rate=1, ttft_p99_ms=300, prompt_tokens=32, answer_tokens={1: 1, 16: 1})
+    found = measure_steps(Engine(slower=1.4, goal=mixed), mixed)
+    assert found.slower == pytest.approx(np.full(3, 1.4), abs=0.01)
 
 
 def test_between_rates_the_factor_is_interpolated() -> None:
