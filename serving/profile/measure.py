@@ -1,8 +1,10 @@
 """Measure how long the batches of a version take: alone, and at rising rates."""
 
+import heapq
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,9 @@ FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
 is so many times as high."""
 SATURATED = 8.0
 """No higher rate is measured where the median latency is so many times that of a single request."""
+PARTS, PAUSE = 5, 3.0
+"""A rate is measured in so many parts. One with a p99 so many times that of the median part is left
+out: the machine paused, and the p99 of the rate would be the pause's."""
 LARGEST_BATCH = 64
 TRACE = "trace.json"
 TRIES = 3
@@ -90,7 +95,7 @@ def _measure(
             # at its end it may be too late: a Triton that ends too slowly is killed
             model.triton.client.end_trace()
             traced = wait_for_trace(file).get(MODEL)
-    return service_times(model.sent, traced, sender.bursts)
+    return service_times(model.sent, traced, sender.bursts, sender.setup.instances)
 
 
 class _Sender:
@@ -169,7 +174,10 @@ def _answered(load: SentLoad) -> SentLoad:
 
 
 def service_times(
-    sent: Sequence[tuple[SentLoad, NDArray[np.int64]]], traced: Traced | None, bursts: int
+    sent: Sequence[tuple[SentLoad, NDArray[np.int64]]],
+    traced: Traced | None,
+    bursts: int,
+    instances: int = 1,
 ) -> ServiceTimes:
     """Return the times of batches from what was sent, and what Triton traced.
 
@@ -177,6 +185,7 @@ def service_times(
         sent: the runs in their order, with the rows of each request.
         traced: what Triton traced; the last of its requests are those that were sent.
         bursts: how many of the runs are bursts on an idle machine; they come first.
+        instances: instances of the model.
 
     Raises:
         WorkError: Triton did not trace all requests.
@@ -197,7 +206,7 @@ def service_times(
         runs.append(_Run(load, rows.astype(np.float64), traced.part(start, end)))
     sizes, seconds = _idle_times(runs[:bursts])
     idle = ServiceTimes(sizes, seconds, ())
-    levels = (_level(run, idle) for run in runs[bursts:] if run.is_open)
+    levels = (_level(run, idle, instances) for run in runs[bursts:] if run.is_open)
     return replace(idle, levels=tuple(sorted(levels, key=lambda each: each.rate)))
 
 
@@ -214,31 +223,87 @@ class _Run:
         """Whether requests came at a rate, and not at once."""
         return bool(self.load.due[-1] > 0)
 
-    def batches(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """Return the rows and seconds of each batch, and the instances busy at its start."""
+    @cached_property
+    def is_usual(self) -> NDArray[np.bool_]:
+        """Which requests are in a part in which the machine did not pause, bool `[n]`."""
+        parts = np.array_split(self.load.latency, min(PARTS, len(self.rows)))
+        p99 = np.array([np.quantile(each, 0.99, method="higher") for each in parts])
+        return np.repeat(p99 <= PAUSE * np.median(p99), [len(each) for each in parts])
+
+    @property
+    def inside(self) -> NDArray[np.float64]:
+        """The seconds of each request in queue and batch, float64 `[n]`."""
+        return self.traced.ended - self.traced.queued
+
+    def batches(self) -> "_Batches":
+        """Return the batches in the order of their starts."""
         starts, members = np.unique(self.traced.started, return_inverse=True)
-        ends = np.zeros(len(starts))
+        ends, queued = np.zeros(len(starts)), np.full(len(starts), np.inf)
         np.maximum.at(ends, members, self.traced.ended)
-        # `starts` ascends: of the earlier batches, those are busy that have not ended.
-        busy = [1 + int((ends[:number] > start).sum()) for number, start in enumerate(starts)]
+        np.minimum.at(queued, members, self.traced.queued)
         rows = np.bincount(members, weights=self.rows).astype(np.float64)
-        return rows, np.asarray(ends - starts, np.float64), np.array(busy, np.int64)
+        usual = np.bincount(members, weights=self.is_usual) > 0
+        return _Batches(rows, queued, starts, ends, usual)
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Batches in the order of their starts.
+
+    Attributes:
+        rows: rows of each, float64 `[n]`.
+        queued: when its first request came into the queue, float64 `[n]`, seconds.
+        starts: when it started, float64 `[n]`, seconds.
+        ends: when it ended, float64 `[n]`, seconds.
+        is_usual: whether the machine did not pause at that time, bool `[n]`.
+    """
+
+    rows: NDArray[np.float64]
+    queued: NDArray[np.float64]
+    starts: NDArray[np.float64]
+    ends: NDArray[np.float64]
+    is_usual: NDArray[np.bool_]
+
+    @property
+    def busy(self) -> NDArray[np.int64]:
+        """The instances that are busy when each starts, itself included, int64 `[n]`."""
+        # starts ascend: of the earlier batches, those are busy that have not ended
+        pairs = enumerate(self.starts)
+        return np.array([1 + int((self.ends[:n] > start).sum()) for n, start in pairs], np.int64)
+
+    def possible_starts(self, instances: int) -> NDArray[np.float64]:
+        """Return when each could have started: a request waited and an instance was free.
+
+        Triton needs some time until it does start, and the instance waits meanwhile.
+        """
+        found, latest = self.queued.copy(), [-np.inf] * instances
+        for number, end in enumerate(self.ends):
+            found[number] = max(found[number], latest[0])
+            heapq.heappushpop(latest, end)
+        return np.minimum(found, self.starts)
 
 
 def _idle_times(runs: Sequence[_Run]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return batch sizes and their median seconds, from the bursts that became one batch."""
     found: dict[float, list[float]] = {}
     for run in runs:
-        rows, seconds, _ = run.batches()
-        if len(rows) == 1:
-            found.setdefault(float(rows[0]), []).append(float(seconds[0]))
+        batches = run.batches()
+        if len(batches.rows) == 1:
+            seconds = float(batches.ends[0] - batches.starts[0])
+            found.setdefault(float(batches.rows[0]), []).append(seconds)
     sizes = tuple(sorted(found))
     return sizes, tuple(float(np.median(found[size])) for size in sizes)
 
 
-def _level(run: _Run, idle: ServiceTimes) -> Level:
-    rows, seconds, busy = run.batches()
-    alone = np.array([idle.idle_seconds(each) for each in rows])
-    overhead = run.load.latency - (run.traced.ended - run.traced.queued)
-    rate = len(run.load.due) / float(run.load.due[-1])
-    return Level(rate, rows, seconds / alone, busy, overhead)
+def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
+    batches, usual = run.batches(), run.is_usual
+    seconds = batches.ends - batches.possible_starts(instances)
+    alone = np.array([idle.idle_seconds(each) for each in batches.rows])
+    return Level(
+        rate=len(run.load.due) / float(run.load.due[-1]),
+        rows=batches.rows[batches.is_usual],
+        factors=(seconds / alone)[batches.is_usual],
+        busy=batches.busy[batches.is_usual],
+        inside=run.inside[usual],
+        overhead=(run.load.latency - run.inside)[usual],
+    )

@@ -73,7 +73,7 @@ def replay(
         blocks = times.blocks(rate, len(chosen), drawn)
         outcome = simulate(part, configuration.batcher, times.service(blocks), free)
         has_begun = outcome.started < end
-        overhead = times.overhead(blocks, len(chosen))
+        overhead = blocks.overhead(outcome.latency)
         latency[chosen[has_begun]] = (outcome.latency + overhead)[has_begun]
         minute = float(start // window * window)
         computed[minute] = computed.get(minute, 0.0) + _busy_seconds(outcome, has_begun)

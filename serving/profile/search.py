@@ -212,8 +212,8 @@ def predict(
     many = len(demand.rows)
     blocks = times.blocks(rate, many, np.random.default_rng(SEED))
     outcome = simulate(demand.at(rate), configuration.batcher, times.service(blocks))
-    beside = times.overhead(blocks, many)
-    p50, p99 = np.percentile(outcome.latency + beside, (50, 99)) * 1e3
+    latency = outcome.latency + blocks.overhead(outcome.latency)
+    p50, p99 = np.percentile(latency, (50, 99)) * 1e3
     return Prediction(
         rate=rate,
         p50_ms=float(p50),

@@ -3,8 +3,10 @@
 A batch takes the time that its rows need on an idle machine, times a factor. The factor, and what a
 request needs outside of its batch, depend on the load: the server's own threads, the client and the
 instances share the cores. So both are measured at several rates, and drawn from the two rates next
-to the one in question. They are drawn in blocks of successive ones, since a machine is slow for
-some time and then fast again, and a queue grows in the slow times.
+to the one in question. Batches are drawn in blocks of successive ones, since a machine is slow for
+some time and then fast again, and a queue grows in the slow times. A request that is long in queue
+and batch also needs long outside of them, as many come and go at that time, so what it needs there
+is drawn from requests that were about as long inside, as measured by their rank.
 
 Between two rates the time outside of a batch has quantiles between those of both rates, on a
 logarithmic scale. A mixture would have some requests of the higher rate, which may be one that the
@@ -28,7 +30,9 @@ FACTOR_DIGITS, SECOND_DIGITS = 4, 7
 SHORTEST = 1e-9
 """Seconds below which a time outside of a batch counts as so many: clocks differ a little."""
 BLOCK = 40
-"""How many successive batches, or requests, are drawn together."""
+"""The batches of how many successive requests are drawn together."""
+NEAR = 0.02
+"""How far the rank of a request that is drawn may be from that of the one it is drawn for."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class Level:
     Attributes:
         rate: requests per second.
         rows: rows of each batch, float64 `[batches]`.
-        factors: seconds of each batch, divided by those of so many rows on an idle machine,
-            float64 `[batches]`.
+        factors: seconds of each batch, from when it could start, divided by those of so many rows
+            on an idle machine, float64 `[batches]`.
         busy: instances that were busy when it started, itself included, int64 `[batches]`.
+        inside: seconds of each request in queue and batch, float64 `[requests]`.
         overhead: seconds of each request outside of queue and batch: network, server, client;
             float64 `[requests]`.
     """
@@ -49,12 +54,15 @@ class Level:
     rows: NDArray[np.float64]
     factors: NDArray[np.float64]
     busy: NDArray[np.int64]
+    inside: NDArray[np.float64]
     overhead: NDArray[np.float64]
 
     @property
-    def lengths(self) -> set[int]:
-        """The lengths of what was measured of batches, which should be one."""
-        return {len(self.rows), len(self.factors), len(self.busy)}
+    def is_whole(self) -> bool:
+        """Whether all was measured of each batch, and of each request."""
+        of_batches = {len(self.rows), len(self.factors), len(self.busy)}
+        of_requests = {len(self.inside), len(self.overhead)}
+        return all(len(each) == 1 and 0 not in each for each in (of_batches, of_requests))
 
     def usual_factor(self, rows: float, busy: int) -> float:
         """Return the median factor of the batches that are most like one.
@@ -68,6 +76,16 @@ class Level:
         distance = np.abs(np.log(self.rows[chosen] / rows))
         nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
         return float(np.median(self.factors[nearest]))
+
+    @cached_property
+    def places(self) -> NDArray[np.float64]:
+        """Where each request's time outside of its batch is among all, from 0 to 1.
+
+        The request with the shortest time inside comes first.
+        """
+        own, ordered = np.sort(self.overhead), self.overhead[np.argsort(self.inside, kind="stable")]
+        before, after = (np.searchsorted(own, ordered, side) for side in ("left", "right"))
+        return np.asarray((before + after) / (2 * len(own)), np.float64)
 
     @cached_property
     def noise(self) -> NDArray[np.float64]:
@@ -91,6 +109,7 @@ class Blocks:
         share: share of the lower one.
         from_low: which blocks are of it, bool `[blocks]`.
         begins: where each block begins, as a share of its level, float64 `[blocks]`.
+        moved: by how much the rank of a request is moved, float64 `[blocks * BLOCK]`.
     """
 
     low: Level
@@ -98,24 +117,37 @@ class Blocks:
     share: float
     from_low: NDArray[np.bool_]
     begins: NDArray[np.float64]
+    moved: NDArray[np.float64]
 
-    def take(
-        self, low: NDArray[np.float64], high: NDArray[np.float64], *, of_batches: bool = False
-    ) -> NDArray[np.float64]:
-        """Return the values of the blocks one after the other, float64 `[n]`.
-
-        Args:
-            low: the values of the lower level, in their order.
-            high: those of the higher one.
-            of_batches: whether they are of batches, and not of requests.
-        """
+    def batch_noise(self) -> NDArray[np.float64]:
+        """Return the noise of the batches of the blocks, one after the other, float64 `[n]`."""
         taken = []
         for is_low, begins in zip(self.from_low, self.begins, strict=True):
-            level, values = (self.low, low) if is_low else (self.high, high)
-            size = BLOCK * len(level.rows) / len(level.overhead) if of_batches else BLOCK
-            places = int(begins * len(values)) + np.arange(max(1, round(size)))
-            taken.append(values[places % len(values)])
+            level = self.low if is_low else self.high
+            noise, size = level.noise, BLOCK * len(level.rows) / len(level.overhead)
+            places = int(begins * len(noise)) + np.arange(max(1, round(size)))
+            taken.append(noise[places % len(noise)])
         return np.concatenate(taken)
+
+    def overhead(self, inside: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what requests need outside of queue and batch, float64 `[n]`, in seconds.
+
+        Args:
+            inside: seconds of each in queue and batch, float64 `[n]`; n at most as drawn.
+        """
+        many = len(inside)
+        ranks = np.argsort(np.argsort(inside, kind="stable")) / many
+        near = np.clip(ranks + self.moved[:many], 0, 1)
+
+        def drawn(level: Level) -> NDArray[np.float64]:
+            at = (near * len(level.places)).astype(np.int64)
+            return np.asarray(level.places[np.minimum(at, len(level.places) - 1)], np.float64)
+
+        from_low = np.repeat(self.from_low, BLOCK)[:many]
+        places = np.where(from_low, drawn(self.low), drawn(self.high))
+        quantiles = (np.quantile(each.overhead, places) for each in (self.low, self.high))
+        low, high = (np.log(np.maximum(each, SHORTEST)) for each in quantiles)
+        return np.asarray(np.exp(low * self.share + high * (1 - self.share)), np.float64)
 
 
 @dataclass(frozen=True)
@@ -139,9 +171,6 @@ class ServiceTimes:
     def blocks(self, rate: float, many: int, drawn: np.random.Generator) -> "Blocks":
         """Draw the blocks from which times of so many requests are taken.
 
-        Batches and what requests need outside of them are taken from the same ones, as a machine
-        that is slow is slow for both.
-
         Args:
             rate: requests per second.
             many: requests.
@@ -149,12 +178,13 @@ class ServiceTimes:
         """
         low, high, share = self._beside(rate)
         count = max(1, -(-many // BLOCK))
-        return Blocks(low, high, share, drawn.random(count) < share, drawn.random(count))
+        from_low, begins = drawn.random(count) < share, drawn.random(count)
+        return Blocks(low, high, share, from_low, begins, drawn.uniform(-NEAR, NEAR, count * BLOCK))
 
     def service(self, blocks: "Blocks") -> Service:
         """Return what tells the seconds of a batch, one batch after the other."""
         low, high, share = blocks.low, blocks.high, blocks.share
-        noise = blocks.take(low.noise, high.noise, of_batches=True)
+        noise = blocks.batch_noise()
         usual: dict[tuple[int, int], float] = {}
         left: list[float] = []
 
@@ -168,19 +198,6 @@ class ServiceTimes:
             return float(known * left.pop())
 
         return seconds
-
-    def overhead(self, blocks: "Blocks", many: int) -> NDArray[np.float64]:
-        """Return what requests need outside of queue and batch, float64 `[many]`, in seconds."""
-        sizes = [np.sort(each.overhead) for each in (blocks.low, blocks.high)]
-
-        def between(values: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.float64]:
-            ends = (np.searchsorted(own, values, side) for side in ("left", "right"))
-            places = (next(ends) + next(ends)) / (2 * len(own))
-            low, high = (np.log(np.maximum(np.quantile(each, places), SHORTEST)) for each in sizes)
-            return np.asarray(np.exp(low * blocks.share + high * (1 - blocks.share)), np.float64)
-
-        low = between(blocks.low.overhead, sizes[0])
-        return blocks.take(low, between(blocks.high.overhead, sizes[1]))[:many]
 
     def _beside(self, rate: float) -> tuple[Level, Level, float]:
         """Return the levels below and above a rate, and the share of the lower one."""
@@ -198,6 +215,7 @@ class ServiceTimes:
                 "rows": level.rows.tolist(),
                 "factors": level.factors.round(FACTOR_DIGITS).tolist(),
                 "busy": level.busy.tolist(),
+                "inside": level.inside.round(SECOND_DIGITS).tolist(),
                 "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
             }
             for level in self.levels
@@ -218,6 +236,7 @@ class ServiceTimes:
                     np.array(each["rows"], np.float64),
                     np.array(each["factors"], np.float64),
                     np.array(each["busy"], np.int64),
+                    np.array(each["inside"], np.float64),
                     np.array(each["overhead"], np.float64),
                 )
                 for each in values["levels"]
@@ -225,8 +244,8 @@ class ServiceTimes:
             found = cls(tuple(values["rows"]), tuple(values["seconds"]), levels)
         except (KeyError, TypeError) as error:
             raise ValueError("these are no measured service times") from error
-        alike = {len(found.rows), len(found.seconds)}, *(each.lengths for each in levels)
-        if any(len(lengths) > 1 or 0 in lengths for lengths in alike):
+        is_whole = 0 < len(found.rows) == len(found.seconds)
+        if not is_whole or not all(each.is_whole for each in levels):
             raise ValueError("these measured service times are not whole")
         return found
 

@@ -10,6 +10,7 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.profile import measure
 from millrace.serving.profile.measure import (
     FEWEST_REQUESTS,
+    PARTS,
     TRIES,
     measure_times,
     service_times,
@@ -90,7 +91,8 @@ def test_a_level_has_what_was_measured_at_its_rate() -> None:
     (level,) = found.levels
     assert level.rate == pytest.approx(10)
     assert level.rows.tolist() == [1] * MANY
-    assert level.factors == pytest.approx(2)
+    # 20 ms in the batch, and 2 ms before it in which Triton could have started it
+    assert level.factors == pytest.approx(2.2)
     assert level.busy.tolist() == [1] * MANY
     # 25 ms, of which 2 ms were in the queue and 20 ms in the batch
     assert level.overhead == pytest.approx(0.003)
@@ -104,6 +106,39 @@ def test_instances_that_compute_when_a_batch_starts_are_busy(seconds: float, mos
     assert set(level.busy[3:].tolist()) == {most}
 
 
+@pytest.mark.parametrize(("instances", "factors"), [(1, [2, 1.2, 1.2]), (2, [2, 1.9, 1.2])])
+def test_a_batch_could_start_when_a_request_waits_and_an_instance_is_free(
+    instances: int, factors: Sequence[float]
+) -> None:
+    # All come at the same time. With one instance each waits for the one before it; with two, the
+    # second could start at once, and the third when the first has ended.
+    after = {
+        1: [(0.0, 0.0, 0.020), (0.0, 0.022, 0.032), (0.0, 0.034, 0.044)],
+        2: [(0.0, 0.0, 0.020), (0.0, 0.009, 0.019), (0.0, 0.021, 0.031)],
+    }[instances]
+    load = sent([1] * 3, [1.0, 2.0, 3.0])
+    (level,) = service_times([IDLE[0], load], traced(IDLE[1], after), 1, instances).levels
+    assert level.factors == pytest.approx(factors)
+
+
+def test_a_part_in_which_the_machine_paused_is_left_out() -> None:
+    load, times = level_of(0.1, 0.020, latency=0.025)
+    paused = slice(MANY // PARTS, MANY // PARTS + 10)
+    load[0].ended[paused] += 0.5
+    times[paused] = [(queued, start, end + 0.5) for queued, start, end in times[paused]]
+    (level,) = service_times([IDLE[0], load], traced(IDLE[1], times), 1).levels
+    left = MANY - MANY // PARTS
+    assert (len(level.overhead), len(level.rows)) == (left, left)
+    assert level.factors.max() == pytest.approx(2.2)
+
+
+def test_a_queue_that_grows_is_no_pause() -> None:
+    load, times = level_of(0.1, 0.020)
+    load[0].ended[:] = load[0].due + np.linspace(0.025, 9.0, MANY)
+    (level,) = service_times([IDLE[0], load], traced(IDLE[1], times), 1).levels
+    assert len(level.overhead) == MANY
+
+
 def test_a_short_batch_beside_a_long_one_is_not_busy_any_more() -> None:
     short = [(100.0 + at, 100.0 + at, 100.001 + at) for at in range(1, MANY)]
     times = [(100.0, 100.0, 100.0 + 2 * MANY), *short]
@@ -115,7 +150,7 @@ def test_a_short_batch_beside_a_long_one_is_not_busy_any_more() -> None:
 def test_requests_that_start_together_are_one_batch_with_the_rows_of_both() -> None:
     bursts = [IDLE[0], sent([4])], [IDLE[1], one_batch(1, 1.0, 0.040)]
     times = [
-        (100.0 + number // 2, 100.5 + number // 2, 100.58 + number // 2) for number in range(MANY)
+        (100.0 + number // 2, 100.0 + number // 2, 100.08 + number // 2) for number in range(MANY)
     ]
     load = sent([1, 3] * (MANY // 2), [0.5 * number for number in range(1, MANY + 1)])
     found = service_times([*bursts[0], load], traced(*bursts[1], times), 2)
@@ -133,7 +168,7 @@ def test_single_requests_between_are_neither_bursts_nor_levels() -> None:
     found = service_times(loads, traced(*times), 1)
     assert found.seconds == pytest.approx((0.010,))
     assert [level.rate for level in found.levels] == pytest.approx([10, 20])
-    assert [level.factors[0] for level in found.levels] == pytest.approx([2, 3])
+    assert [level.factors[0] for level in found.levels] == pytest.approx([2.2, 3.2])
 
 
 def test_the_last_requests_of_the_trace_are_those_that_were_sent() -> None:
