@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+LONGER = 2.0
+"""The last quarter of the requests waits so many times as long as the first where a queue grows."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -80,6 +83,24 @@ class Rounds:
         return statistics.median(x - y for x, y in zip(self.a, self.b, strict=True))
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Expected and real milliseconds of one quantile at one load; one of each for each repeat."""
+
+    expected: Sequence[float]
+    real: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """Expected ÷ real, of the medians."""
+        return statistics.median(self.expected) / statistics.median(self.real)
+
+    def is_close(self, most: float) -> bool:
+        """Return whether they differ by so much at most, or no more than the real repeats do."""
+        is_within = min(self.real) <= statistics.median(self.expected) <= max(self.real)
+        return abs(self.ratio - 1) <= most or is_within
+
+
 def measure_in_turn(
     a: Callable[[], float], b: Callable[[], float], rounds: int, dropped: int = 1
 ) -> Rounds:
@@ -124,3 +145,13 @@ def time_calls(call: Callable[[], object], seconds: float) -> list[float]:
 def off(ratio: float) -> float:
     """Return how far a ratio is from 1, either way."""
     return abs(math.log(ratio))
+
+
+def queue_grows(waited: Sequence[float]) -> bool:
+    """Return whether the last quarter of the requests waited much longer than the first.
+
+    Args:
+        waited: seconds, in the order of the requests; at least four.
+    """
+    quarter = len(waited) // 4
+    return statistics.median(waited[-quarter:]) > LONGER * statistics.median(waited[:quarter])
