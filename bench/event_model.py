@@ -2,7 +2,8 @@
 
 The loads are shares of the highest rate that keeps p99 at 20 ms; one is far beyond it. The times
 that the model takes are measured before and after the requests, as the machine is faster at times;
-what it expects is the mean of both.
+what it expects is the mean of both. The median of several short repeats counts, as a machine
+that others use changes its speed within minutes.
 """
 
 import statistics
@@ -23,7 +24,7 @@ from millrace.serving.triton.open_loop import SentLoad
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 HIGHEST, OVERLOAD = 0.8, 4.0
 """The highest load at which the goals of p50 and p99 hold, and one beyond what Triton can do."""
-LOAD_SECONDS, FEWEST, MOST, REPEATS = 8.0, 300, 12_000, 3
+LOAD_SECONDS, FEWEST, MOST, REPEATS = 4.0, 300, 12_000, 5
 WARM_UP = 0.5
 """A load that is sent first and not looked at, so that a Triton's first seconds do not count."""
 CONFIGURATION = BatchConfiguration(Setup(1, 1), 16)
@@ -123,14 +124,16 @@ def _row(name: str, found: dict[float, list[Repeat]], quantile: float, most: flo
         what=f"p{quantile:.0%}".rstrip("%") + " of the event model ÷ of Triton, the worst of "
         f"{len(counted)} loads up to {HIGHEST:.0%} of capacity",
         value=max((each.ratio for each in counted), key=off),
-        goal=f"{1 - most:.2f} to {1 + most:.2f}, or within three repeats, at each load",
+        goal=f"{1 - most:.2f} to {1 + most:.2f}, or within the middle three repeats, at each load",
         holds=all(each.is_close(most) for each in counted),
         samples={
             "ratio": [each.ratio for each in beside.values()],
             "real_ms": [statistics.median(each.real) for each in beside.values()],
-            "lowest_real_ms": [min(each.real) for each in beside.values()],
-            "highest_real_ms": [max(each.real) for each in beside.values()],
             "expected_ms": [statistics.median(each.expected) for each in beside.values()],
+            **{
+                f"{share:.0%}: real, expected": [*each.real, *each.expected]
+                for share, each in beside.items()
+            },
         },
     )
 

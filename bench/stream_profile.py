@@ -21,6 +21,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.profiler import Found, Profiler, measure_capacity
 from millrace.serving.profile.record import bounds_of
+from millrace.serving.profile.step_times import StepTimes
 from millrace.serving.profile.stream_measure import measure_steps
 from millrace.serving.profile.stream_search import (
     SEQUENCES,
@@ -28,7 +29,6 @@ from millrace.serving.profile.stream_search import (
     StreamDemand,
     predict_streams,
 )
-from millrace.serving.profile.stream_twin import StepTimes
 from millrace.serving.profile.stream_workload import StreamTarget, StreamWorkload
 from millrace.serving.profile.workload import Configuration
 from millrace.serving.triton.version_folder import Artifact

@@ -140,10 +140,10 @@ def expect(
     bound_ms: float,
     cores: int,
 ) -> Expectation:
-    """Return what a configuration would have done; there is at least one request.
+    """Return what a configuration would have done, as the guard sees it.
 
     Args:
-        recorded: the requests.
+        recorded: the requests; there is at least one.
         configuration: the configuration.
         times: what was measured of its instances and threads.
         bound_ms: the goal's largest p99.
@@ -152,7 +152,8 @@ def expect(
     arrivals = recorded.arrivals
     fits = arrivals.rows <= configuration.max_batch_size
     rows = np.minimum(arrivals.rows, configuration.max_batch_size)
-    windows = replay(Arrivals(arrivals.times, rows), configuration, times, bound_ms)
+    at_guard = times.seen_by_guard()
+    windows = replay(Arrivals(arrivals.times, rows), configuration, at_guard, bound_ms)
     used = [each for each in windows if each.requests]
     threads = configuration.setup.threads
     at_peak = max(used, key=lambda each: each.requests)

@@ -13,6 +13,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.own_folder import own_folder
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.profile.pauses import is_usual
 from millrace.serving.profile.profiled_model import MODEL, ProfiledModel, profiled_model
 from millrace.serving.profile.search import BatchConfiguration, Setup, draw_sizes
 from millrace.serving.profile.service_times import Level, ServiceTimes
@@ -35,10 +36,8 @@ FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
 is so many times as high."""
 SATURATED = 8.0
 """No higher rate is measured where the median latency is so many times that of a single request."""
-PARTS, PAUSE = 5, 3.0
-"""A rate is measured in so many parts. One with a p99 so many times that of the median part is left
-out: the machine paused, and the p99 of the rate would be the pause's."""
 LARGEST_BATCH = 64
+NONE = np.zeros(0)
 TRACE = "trace.json"
 TRIES = 3
 """How often a measurement is tried: something else on the machine may end Triton, or its trace."""
@@ -95,7 +94,8 @@ def _measure(
             # at its end it may be too late: a Triton that ends too slowly is killed
             model.triton.client.end_trace()
             traced = wait_for_trace(file).get(MODEL)
-    return service_times(model.sent, traced, sender.bursts, sender.setup.instances)
+            at_guard = model.at_guard(sum(len(sizes) for _, sizes in model.sent)).seconds
+    return service_times(model.sent, traced, sender.bursts, sender.setup.instances, at_guard)
 
 
 class _Sender:
@@ -178,6 +178,7 @@ def service_times(
     traced: Traced | None,
     bursts: int,
     instances: int = 1,
+    at_guard: NDArray[np.float64] = NONE,
 ) -> ServiceTimes:
     """Return the times of batches from what was sent, and what Triton traced.
 
@@ -186,6 +187,8 @@ def service_times(
         traced: what Triton traced; the last of its requests are those that were sent.
         bursts: how many of the runs are bursts on an idle machine; they come first.
         instances: instances of the model.
+        at_guard: seconds of each request at the guard, float64, in their order; the last of them
+            are those that were sent. If they are fewer, those of the client count.
 
     Raises:
         WorkError: Triton did not trace all requests.
@@ -200,10 +203,12 @@ def service_times(
             hint="run the command again",
         )
     runs: list[_Run] = []
-    end = seen - many
+    guarded = at_guard[-many:] if len(at_guard) >= many else np.full(many, np.nan)
+    end = 0
     for load, rows in sent:
         start, end = end, end + len(rows)
-        runs.append(_Run(load, rows.astype(np.float64), traced.part(start, end)))
+        part = traced.part(seen - many + start, seen - many + end)
+        runs.append(_Run(load, rows.astype(np.float64), part, guarded[start:end]))
     sizes, seconds = _idle_times(runs[:bursts])
     idle = ServiceTimes(sizes, seconds, ())
     levels = (_level(run, idle, instances) for run in runs[bursts:] if run.is_open)
@@ -212,11 +217,12 @@ def service_times(
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of requests, as they were sent and as Triton traced them."""
+    """One run of requests, as they were sent, as Triton traced them, and seconds at the guard."""
 
     load: SentLoad
     rows: NDArray[np.float64]
     traced: Traced
+    at_guard: NDArray[np.float64]
 
     @property
     def is_open(self) -> bool:
@@ -225,10 +231,8 @@ class _Run:
 
     @cached_property
     def is_usual(self) -> NDArray[np.bool_]:
-        """Which requests are in a part in which the machine did not pause, bool `[n]`."""
-        parts = np.array_split(self.load.latency, min(PARTS, len(self.rows)))
-        p99 = np.array([np.quantile(each, 0.99, method="higher") for each in parts])
-        return np.repeat(p99 <= PAUSE * np.median(p99), [len(each) for each in parts])
+        """Which requests were sent while the machine did not pause, bool `[n]`."""
+        return is_usual(self.load.latency)
 
     @property
     def inside(self) -> NDArray[np.float64]:
@@ -299,6 +303,7 @@ def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
     batches, usual = run.batches(), run.is_usual
     seconds = batches.ends - batches.possible_starts(instances)
     alone = np.array([idle.idle_seconds(each) for each in batches.rows])
+    at_guard = np.where(np.isfinite(run.at_guard), run.at_guard, run.load.latency)
     return Level(
         rate=len(run.load.due) / float(run.load.due[-1]),
         rows=batches.rows[batches.is_usual],
@@ -306,4 +311,5 @@ def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
         busy=batches.busy[batches.is_usual],
         inside=run.inside[usual],
         overhead=(run.load.latency - run.inside)[usual],
+        at_guard=(at_guard - run.inside)[usual],
     )

@@ -1,6 +1,7 @@
 """A version on a Triton of its own, to which requests are sent when they are due."""
 
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.common.own_folder import own_folder
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.guard.arrivals_table import RecordedArrivals, read_arrivals
 from millrace.serving.profile.record import Configuration as Settings
 from millrace.serving.profile.workload import Configuration
 from millrace.serving.triton import server
@@ -36,6 +38,8 @@ STUB = "triton_python"
 """How the names of the processes begin that compute models of Python-based backends."""
 DIFFERENT_REQUESTS = 64
 """How many requests of a size are made before a run; more would need memory and show no more."""
+GUARD_SECONDS, POLL_SECONDS = 10.0, 0.1
+"""How long the guard's record of requests is waited for, and how often it is looked at."""
 
 
 @dataclass
@@ -43,12 +47,14 @@ class OwnTriton:
     """A version on a Triton that nothing else uses.
 
     Attributes:
+        installation: where it is.
         client: the server.
         endpoint: its address.
         repository: its models.
         artifact: the version.
     """
 
+    installation: Installation
     client: TritonClient
     endpoint: Endpoint
     repository: Repository
@@ -98,7 +104,8 @@ def own_triton(artifact: Artifact, trace: Path | None = None) -> Iterator[OwnTri
         )
         client = stack.enter_context(running)
         try:
-            yield OwnTriton(client, endpoint, repository, repository.artifact(MODEL, VERSION))
+            artifact = repository.artifact(MODEL, VERSION)
+            yield OwnTriton(installation, client, endpoint, repository, artifact)
         except TransientError as error:
             raise TransientError(
                 "the Triton that the profile started does not answer any more",
@@ -137,9 +144,21 @@ class ProfiledModel:
         self.sent.append((load, rows[: len(load.due)]))
         return load
 
+    def at_guard(self, many: int) -> RecordedArrivals:
+        """Return what the guard recorded, as soon as it has so many requests.
+
+        It writes them within about a second. After some seconds it is what there is.
+        """
+        until = time.monotonic() + GUARD_SECONDS
+        while True:
+            found = read_arrivals(self.triton.installation, (MODEL,), 0.0, np.inf)
+            if len(found.times) >= many or time.monotonic() > until:
+                return found
+            time.sleep(POLL_SECONDS)
+
     def backend_memory(self) -> int:
         """Return the bytes that the processes which compute the model share with nobody."""
-        total, home = 0, str(self.triton.repository.staging.parent)
+        total, home = 0, str(self.triton.installation.home)
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 is_own = any(home in word for word in process.cmdline())

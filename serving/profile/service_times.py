@@ -14,7 +14,7 @@ server cannot take: then they are twenty times as slow, and the p99 is theirs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,7 @@ class Level:
         inside: seconds of each request in queue and batch, float64 `[requests]`.
         overhead: seconds of each request outside of queue and batch: network, server, client;
             float64 `[requests]`.
+        at_guard: the same as the guard sees it, without the client, float64 `[requests]`.
     """
 
     rate: float
@@ -56,12 +57,13 @@ class Level:
     busy: NDArray[np.int64]
     inside: NDArray[np.float64]
     overhead: NDArray[np.float64]
+    at_guard: NDArray[np.float64]
 
     @property
     def is_whole(self) -> bool:
         """Whether all was measured of each batch, and of each request."""
         of_batches = {len(self.rows), len(self.factors), len(self.busy)}
-        of_requests = {len(self.inside), len(self.overhead)}
+        of_requests = {len(self.inside), len(self.overhead), len(self.at_guard)}
         return all(len(each) == 1 and 0 not in each for each in (of_batches, of_requests))
 
     def usual_factor(self, rows: float, busy: int) -> float:
@@ -164,6 +166,11 @@ class ServiceTimes:
     seconds: tuple[float, ...]
     levels: tuple[Level, ...]
 
+    def seen_by_guard(self) -> "ServiceTimes":
+        """Return the times as the guard sees them, without what the client needs."""
+        levels = (replace(each, overhead=each.at_guard) for each in self.levels)
+        return replace(self, levels=tuple(levels))
+
     def idle_seconds(self, rows: float) -> float:
         """Return the seconds of a batch on an idle machine, on a line between measured sizes."""
         return _interpolate(rows, self.rows, self.seconds)
@@ -217,6 +224,7 @@ class ServiceTimes:
                 "busy": level.busy.tolist(),
                 "inside": level.inside.round(SECOND_DIGITS).tolist(),
                 "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
+                "at_guard": level.at_guard.round(SECOND_DIGITS).tolist(),
             }
             for level in self.levels
         ]
@@ -238,6 +246,7 @@ class ServiceTimes:
                     np.array(each["busy"], np.int64),
                     np.array(each["inside"], np.float64),
                     np.array(each["overhead"], np.float64),
+                    np.array(each["at_guard"], np.float64),
                 )
                 for each in values["levels"]
             )

@@ -8,9 +8,9 @@ import numpy as np
 
 from millrace.models.common.errors import WorkError
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.step_times import StepTimes
 from millrace.serving.profile.stream_rates import SendsClients, with_rates
 from millrace.serving.profile.stream_search import SEQUENCES
-from millrace.serving.profile.stream_twin import StepTimes
 from millrace.serving.triton.open_streams import StreamedLoad
 
 SINGLES = 12

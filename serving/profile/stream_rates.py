@@ -1,9 +1,10 @@
-"""How many times as long a streaming model's engine takes at a rate of independent clients.
+"""What independent clients of a streaming model see at some rates, beside the event model.
 
 Prompts that come one by one mostly have steps of their own; those that come together share steps.
 So requests that are sent together do not show how long the engine takes for independent clients.
-The event model gets the requests that were really sent, and the factor is the one with which its
-mean of the seconds per token is the real one.
+The event model gets the requests that were really sent. The factor by which the engine is slower is
+the one with which its mean of the seconds per token is the real one. What then still differs is
+kept by quantile. Where the machine paused, requests are left out.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.config.slo_spec import SloSpec, mean_of
+from millrace.serving.profile.pauses import is_usual
 from millrace.serving.profile.search import SEED
+from millrace.serving.profile.step_times import PLACES, StepTimes, StreamLevel
 from millrace.serving.profile.stream_search import SEQUENCES, StreamDemand
-from millrace.serving.profile.stream_twin import StepTimes, simulate_streams
+from millrace.serving.profile.stream_twin import simulate_streams
 from millrace.serving.profile.workload import Sent
 
 SHARES = (0.08, 0.3, 0.6)
 """The rates that are measured, as shares of what the engine does where requests come together."""
-SECONDS, FEWEST, MOST_REQUESTS = 6.0, 10, 2000
+SECONDS, FEWEST, MOST_REQUESTS = 10.0, 16, 2000
 """How long each is measured, the fewest requests for which it is, and the most that are sent."""
 MOST, HALVINGS = 4.0, 12
 """The largest factor that is looked for, and how often the range is halved."""
@@ -45,11 +48,8 @@ def with_rates(steps: StepTimes, target: SendsClients, goal: SloSpec) -> StepTim
     """
     most = _most_together(steps, goal)
     rates = [share * most for share in SHARES if share * most * SECONDS >= FEWEST]
-    slower = [_slower(target, goal, steps, rate) for rate in rates]
-    found = [pair for pair in zip(rates, slower, strict=True) if np.isfinite(pair[1])]
-    return replace(
-        steps, rates=tuple(rate for rate, _ in found), slower=tuple(factor for _, factor in found)
-    )
+    levels = (_measure(target, goal, steps, rate) for rate in rates)
+    return replace(steps, levels=tuple(each for each in levels if each is not None))
 
 
 def _most_together(steps: StepTimes, goal: SloSpec) -> float:
@@ -59,38 +59,47 @@ def _most_together(steps: StepTimes, goal: SloSpec) -> float:
     return 1 / (mean_of(goal.answer_tokens) * token + prompt + steps.request)
 
 
-def _slower(target: SendsClients, goal: SloSpec, steps: StepTimes, rate: float) -> float:
+def _measure(
+    target: SendsClients, goal: SloSpec, steps: StepTimes, rate: float
+) -> StreamLevel | None:
+    """Return what clients see at a rate; None without an answer."""
     many = min(int(rate * SECONDS), MOST_REQUESTS)
     arrivals = StreamDemand.of(goal, many, SEED).at(rate)
-    has_further = max(goal.answer_tokens) > 1
-    sent = target.send(rate, many, SEED).values["tpot_p99_ms" if has_further else "ttft_p99_ms"]
+    sent = target.send(rate, many, SEED).values
+    usual = is_usual(sent["ttft_p99_ms"])
+    real = [_answered(sent[key][usual]) for key in ("ttft_p99_ms", "tpot_p99_ms")]
+    if not len(real[0]):
+        return None
 
-    def expected(factor: float) -> float:
+    def expected(factor: float) -> list[NDArray[np.float64]]:
         drawn, limit = np.random.default_rng(SEED), max(SEQUENCES)
         found = simulate_streams(arrivals, steps.times(factor), drawn, max_num_seqs=limit)
-        return _mean(found.tpot if has_further else found.ttft)
+        return [_answered(each[usual]) for each in (found.ttft, found.tpot)]
 
-    return _factor_of(expected, _mean(sent))
+    which = 1 if max(goal.answer_tokens) > 1 and len(real[1]) else 0
+    slower = _factor_of(lambda factor: float(expected(factor)[which].mean()), real[which].mean())
+    (ttft, tpot), (ttft_model, tpot_model) = (
+        [np.quantile(each, PLACES) if len(each) else np.ones(len(PLACES)) for each in both]
+        for both in (real, expected(slower))
+    )
+    return StreamLevel(rate, slower, ttft - ttft_model, tpot / tpot_model)
 
 
-def _mean(seconds: NDArray[np.float64]) -> float:
-    """Return the mean of the answers that have such a time; NaN if none has.
+def _answered(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the times of the answers that have one.
 
     An answer of one token has no seconds per further token: 0 as measured, NaN as expected.
     """
-    answered = seconds[np.isfinite(seconds) & (seconds > 0)]
-    return float(answered.mean()) if len(answered) else float("nan")
+    return seconds[np.isfinite(seconds) & (seconds > 0)]
 
 
 def _factor_of(expected: Callable[[float], float], real: float) -> float:
-    """Return the factor, from a quarter to four, with which what is expected is real; NaN if none.
+    """Return the factor, from a quarter to four, with which what is expected is real.
 
     Args:
         expected: returns seconds for a factor; they rise with it.
         real: seconds.
     """
-    if not np.isfinite(real):
-        return float("nan")
     low, high = 1 / MOST, MOST
     for _ in range(HALVINGS):
         middle = float(np.sqrt(low * high))

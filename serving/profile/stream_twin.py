@@ -14,110 +14,16 @@ Source: the scheduler of OpenVINO GenAI with `dynamic_split_fuse` (Holmes et al.
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from millrace.serving.profile.step_times import StepTimes
 from millrace.serving.profile.twin import OVERLOAD
 
 DRAWN = 256
 """How many random numbers are drawn at a time."""
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """How long a step takes.
-
-    Attributes:
-        sequences: numbers of answers under way that were measured, ascending.
-        seconds: seconds of a step with so many answers, and no prompt.
-        prompt_token: seconds that each token of a prompt adds.
-        request: seconds that each request adds to the step that begins its prompt.
-        overhead: seconds from when a request is due to when the engine has it, and from a token to
-            its client, float64 `[n]`.
-        noise: seconds of the steps of a whole answer divided by what is expected of them,
-            float64 `[n]`.
-        rates: requests per second of independent clients that were measured, ascending.
-        slower: how many times as long the engine takes for each of them; empty without rates.
-    """
-
-    sequences: tuple[int, ...]
-    seconds: tuple[float, ...]
-    prompt_token: float
-    request: float = 0.0
-    overhead: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
-    noise: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
-    rates: tuple[float, ...] = ()
-    slower: tuple[float, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the times as values that JSON has."""
-        return {
-            "sequences": list(self.sequences),
-            "seconds": list(self.seconds),
-            "prompt_token": self.prompt_token,
-            "request": self.request,
-            "overhead": self.overhead.tolist(),
-            "noise": self.noise.tolist(),
-            "rates": list(self.rates),
-            "slower": list(self.slower),
-        }
-
-    @classmethod
-    def from_json(cls, values: Any) -> "StepTimes":
-        """Return the times from `to_json`.
-
-        Raises:
-            ValueError: the values are not such times.
-        """
-        try:
-            found = cls(
-                sequences=tuple(map(int, values["sequences"])),
-                seconds=tuple(map(float, values["seconds"])),
-                prompt_token=float(values["prompt_token"]),
-                request=float(values["request"]),
-                overhead=np.array(values["overhead"], np.float64),
-                noise=np.array(values["noise"], np.float64),
-                rates=tuple(map(float, values["rates"])),
-                slower=tuple(map(float, values["slower"])),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"these are no times of steps: {error}") from error
-        pairs = (found.sequences, found.seconds), (found.rates, found.slower)
-        if not found.sequences or any(len(one) != len(other) for one, other in pairs):
-            raise ValueError("these are no times of steps: their lengths differ")
-        return found
-
-    def times(self, factor: float) -> "StepTimes":
-        """Return the times of an engine that takes so many times as long."""
-        return replace(
-            self,
-            seconds=tuple(factor * each for each in self.seconds),
-            prompt_token=factor * self.prompt_token,
-            request=factor * self.request,
-            rates=(),
-            slower=(),
-        )
-
-    def at(self, rate: float) -> "StepTimes":
-        """Return the times at a rate of independent clients, in requests per second."""
-        return self.times(float(np.interp(rate, self.rates, self.slower))) if self.rates else self
-
-    def step(self, answers: int, prompt_tokens: int) -> float:
-        """Return the expected seconds of a step.
-
-        Args:
-            answers: answers under way of which it computes a token.
-            prompt_tokens: tokens of prompts that it computes beside them.
-        """
-        base = float(np.interp(answers, self.sequences, self.seconds))
-        beyond = answers - self.sequences[-1]
-        if beyond > 0 and len(self.sequences) > 1:
-            rise = (self.seconds[-1] - self.seconds[-2]) / (self.sequences[-1] - self.sequences[-2])
-            base += beyond * max(rise, 0.0)
-        return base + prompt_tokens * self.prompt_token
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile.profiled_model import MODEL, OwnTriton, own_triton
 from millrace.serving.profile.prompt_texts import PromptTexts
+from millrace.serving.profile.step_times import StepTimes
 from millrace.serving.profile.stream_measure import measure_steps
 from millrace.serving.profile.stream_search import (
     SEQUENCES,
@@ -18,7 +19,6 @@ from millrace.serving.profile.stream_search import (
     StreamDemand,
     rank_streams,
 )
-from millrace.serving.profile.stream_twin import StepTimes
 from millrace.serving.profile.workload import (
     Configuration,
     Considered,

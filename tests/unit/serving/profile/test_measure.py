@@ -10,11 +10,11 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.profile import measure
 from millrace.serving.profile.measure import (
     FEWEST_REQUESTS,
-    PARTS,
     TRIES,
     measure_times,
     service_times,
 )
+from millrace.serving.profile.pauses import PARTS
 from millrace.serving.profile.search import Setup
 from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
@@ -119,6 +119,28 @@ def test_a_batch_could_start_when_a_request_waits_and_an_instance_is_free(
     load = sent([1] * 3, [1.0, 2.0, 3.0])
     (level,) = service_times([IDLE[0], load], traced(IDLE[1], after), 1, instances).levels
     assert level.factors == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
+    ("at_guard", "seconds"), [([9.0] * 3 + [0.024] * (MANY + 1), 0.002), ([0.024], 0.003)]
+)
+def test_the_last_requests_of_the_guard_are_those_that_were_sent(
+    at_guard: Sequence[float], seconds: float
+) -> None:
+    load, times = level_of(0.1, 0.020, latency=0.025)  # 22 ms of them in queue and batch
+    trace = traced(IDLE[1], times)
+    found = service_times([IDLE[0], load], trace, 1, at_guard=np.array(at_guard))
+    assert found.levels[0].at_guard == pytest.approx(seconds)
+
+
+def test_a_request_of_which_the_guard_knows_no_time_has_the_clients() -> None:
+    load, times = level_of(0.1, 0.020, latency=0.025)
+    at_guard = np.full(MANY + 1, 0.024)
+    at_guard[7] = np.nan
+    trace = traced(IDLE[1], times)
+    (level,) = service_times([IDLE[0], load], trace, 1, at_guard=at_guard).levels
+    assert level.at_guard[6] == pytest.approx(0.003)
+    assert level.at_guard[5] == pytest.approx(0.002)
 
 
 def test_a_part_in_which_the_machine_paused_is_left_out() -> None:

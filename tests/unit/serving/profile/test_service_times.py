@@ -30,6 +30,7 @@ def level(
         np.array(busy or [1] * many, np.int64),
         np.array(inside if len(inside) else [0.002] * len(beside), np.float64),
         beside,
+        beside / 2,
     )
 
 
@@ -155,6 +156,12 @@ def test_requests_whose_time_outside_does_not_depend_on_that_inside_are_spread_a
     assert abs(np.corrcoef(overhead(measured, 100, asked), asked)[0, 1]) < 0.1
 
 
+def test_the_guard_does_not_see_what_the_client_needs() -> None:
+    measured = times(level(100, [1.0], overhead=[0.004] * 50))
+    assert overhead(measured, 100) == pytest.approx(0.004)
+    assert overhead(measured.seen_by_guard(), 100) == pytest.approx(0.002)
+
+
 def test_times_are_read_as_they_were_written() -> None:
     written = times(level(100, [1.0, 1.25], rows=[1, 3], busy=[1, 2]), level(300, [3.0]))
     read = ServiceTimes.from_json(json.loads(json.dumps(written.to_json())))
@@ -162,7 +169,7 @@ def test_times_are_read_as_they_were_written() -> None:
     assert len(read.levels) == 2
     for ours, theirs in zip(read.levels, written.levels, strict=True):
         assert ours.rate == theirs.rate
-        for name in ("rows", "factors", "busy", "inside", "overhead"):
+        for name in ("rows", "factors", "busy", "inside", "overhead", "at_guard"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
             assert getattr(ours, name).dtype == getattr(theirs, name).dtype
 
@@ -203,6 +210,7 @@ def test_what_are_no_measured_times_is_refused(values: Any) -> None:
         {**GOOD, "levels": [{**LEVEL, "factors": LEVEL["factors"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "busy": LEVEL["busy"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": LEVEL["inside"][1:]}]},
+        {**GOOD, "levels": [{**LEVEL, "at_guard": LEVEL["at_guard"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": [], "overhead": []}]},
         {**GOOD, "rows": [], "seconds": []},
         {**GOOD, "seconds": GOOD["seconds"][1:]},

@@ -13,6 +13,7 @@ from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.profile import stream_measure
 from millrace.serving.profile.prompt_texts import PromptTexts
 from millrace.serving.profile.record import Client, Configuration
+from millrace.serving.profile.step_times import PLACES, StepTimes, StreamLevel
 from millrace.serving.profile.stream_measure import measure_steps
 from millrace.serving.profile.stream_rates import with_rates
 from millrace.serving.profile.stream_search import (
@@ -22,7 +23,7 @@ from millrace.serving.profile.stream_search import (
     predict_streams,
     rank_streams,
 )
-from millrace.serving.profile.stream_twin import StepTimes, simulate_streams
+from millrace.serving.profile.stream_twin import simulate_streams
 from millrace.serving.profile.workload import Sent
 from millrace.serving.triton.open_streams import StreamedLoad
 
@@ -93,6 +94,8 @@ class Engine:
         most: answers at a time, then it refuses.
         request: seconds that each request adds.
         slower: how many times as long it takes for independent clients.
+        late: seconds by which the slowest of them get their first token later.
+        pause: seconds for which the machine stands still once in each load of theirs.
         goal: what they send.
         sent: how many prompts were sent together.
     """
@@ -100,6 +103,8 @@ class Engine:
     most: int = 1000
     request: float = 0.0
     slower: float = 1.0
+    late: float = 0.0
+    pause: float = 0.0
     goal: SloSpec = field(default_factory=lambda: goal(ttft_p99_ms=300))
     sent: list[int] = field(default_factory=list)
 
@@ -120,8 +125,10 @@ class Engine:
         found = simulate_streams(
             *(arrivals, STEPS.times(self.slower), np.random.default_rng(1)), max_num_seqs=64
         )
+        places = np.argsort(np.argsort(found.ttft)) / max(requests - 1, 1)
+        ttft = found.ttft + self.late * places + self.pause * (np.arange(requests) == 5)
         # an answer of one token counts as 0, as of a real load
-        values = {"ttft_p99_ms": found.ttft, "tpot_p99_ms": np.nan_to_num(found.tpot)}
+        values = {"ttft_p99_ms": ttft, "tpot_p99_ms": np.nan_to_num(found.tpot)}
         return Sent(values, Client(core_share=0, lateness_p99_ms=0), {})
 
 
@@ -133,35 +140,68 @@ def test_steps_are_measured() -> None:
     assert found.overhead == pytest.approx(np.full(24, 0.003))
     assert found.noise == pytest.approx(np.ones(len(found.noise)))
     assert StepTimes.from_json(found.to_json()).step(3, 5) == pytest.approx(found.step(3, 5))
-    assert len(found.rates) == 3
-    assert found.slower == pytest.approx(np.ones(3), abs=0.01)
+    assert slower(found) == pytest.approx(np.ones(3), abs=0.01)
+
+
+def slower(found: StepTimes) -> list[float]:
+    return [each.slower for each in found.levels]
 
 
 def test_independent_clients_are_answered_more_slowly() -> None:
     found = measure_steps(Engine(slower=1.4), goal(ttft_p99_ms=300))
-    assert found.slower == pytest.approx(np.full(3, 1.4), abs=0.01)
-    low, _, high = found.rates
-    assert found.at((low + high) / 2).step(2, 10) == pytest.approx(1.4 * STEPS.step(2, 10), 0.01)
+    assert slower(found) == pytest.approx(np.full(3, 1.4), abs=0.01)
+    low, _, high = (each.rate for each in found.levels)
+    assert found.level((low + high) / 2).slower == pytest.approx(1.4, abs=0.01)
     again = StepTimes.from_json(found.to_json())
-    assert (again.rates, again.slower) == (found.rates, found.slower)
+    for one, other in zip(again.levels, found.levels, strict=True):
+        assert (one.rate, one.slower) == (other.rate, other.slower)
+        np.testing.assert_array_equal(one.ttft_rise, other.ttft_rise)
+        np.testing.assert_array_equal(one.tpot_ratio, other.tpot_ratio)
 
 
 def test_answers_of_one_token_do_not_make_the_others_faster() -> None:
     mixed = SloSpec(rate=1, ttft_p99_ms=300, prompt_tokens=32, answer_tokens={1: 1, 16: 1})
     found = measure_steps(Engine(slower=1.4, goal=mixed), mixed)
-    assert found.slower == pytest.approx(np.full(3, 1.4), abs=0.01)
+    assert slower(found) == pytest.approx(np.full(3, 1.4), abs=0.01)
 
 
-def test_between_rates_the_factor_is_interpolated() -> None:
-    steps = replace(STEPS, rates=(1.0, 3.0), slower=(1.0, 2.0))
-    assert steps.at(2.0).step(1, 0) == pytest.approx(0.015)
-    assert steps.at(9.0).step(1, 0) == pytest.approx(0.020)
-    assert STEPS.at(2.0) is STEPS
+def test_what_the_event_model_misses_is_kept_by_quantile() -> None:
+    """Under load the first token of the slowest is 50 ms late, and of the fastest not at all."""
+    plain = measure_steps(Engine(), goal(ttft_p99_ms=300))
+    found = measure_steps(Engine(late=0.050), goal(ttft_p99_ms=300))
+    demand = StreamDemand.of(goal(ttft_p99_ms=300), seed=5)
+    for share in (0.9, 1.0):
+        rate = share * found.levels[-1].rate
+        one, other = (
+            predict_streams(StreamConfiguration(64), steps, demand, SERVING, rate)
+            for steps in (plain, found)
+        )
+        assert other.ms["ttft_p99_ms"] - one.ms["ttft_p99_ms"] == pytest.approx(50, rel=0.1)
+        assert other.ms["tpot_p99_ms"] == pytest.approx(one.ms["tpot_p99_ms"], rel=0.02)
+
+
+def test_a_pause_of_the_machine_is_not_held_against_the_engine() -> None:
+    found = measure_steps(Engine(pause=1.0), goal(ttft_p99_ms=300))
+    assert max(each.ttft_rise.max() for each in found.levels) < 0.05
+
+
+def test_between_rates_what_clients_see_is_interpolated() -> None:
+    low = StreamLevel(1.0, 1.0, np.zeros(len(PLACES)), np.ones(len(PLACES)))
+    high = StreamLevel(3.0, 2.0, 0.1 * PLACES, 1 + PLACES)
+    steps = replace(STEPS, levels=(low, high))
+    between = steps.level(1.5)
+    assert between.slower == 1.25
+    assert between.ttft(np.array([0.3, np.inf, 0.1])) == pytest.approx([0.325, np.inf, 0.1])
+    found = between.tpot(np.array([0.02, np.nan, 0.01]))
+    assert found == pytest.approx([0.025, np.nan, 0.01], nan_ok=True)
+    assert (steps.level(0.1), steps.level(9.0)) == (low, high)
+    assert STEPS.level(2.0).slower == 1
+    assert STEPS.level(2.0).ttft(np.array([0.2])) == 0.2
 
 
 def test_rates_at_which_too_few_would_come_are_not_measured() -> None:
     slow = StepTimes((1,), (1.0,), 0.0)
-    assert with_rates(slow, Engine(), goal(ttft_p99_ms=300)).rates == ()
+    assert with_rates(slow, Engine(), goal(ttft_p99_ms=300)).levels == ()
 
 
 @pytest.mark.parametrize("request_seconds", [0.0, 0.002])
@@ -191,9 +231,10 @@ def test_answers_of_one_token_have_no_further_steps() -> None:
 def test_what_is_no_measurement_is_refused(values: object) -> None:
     with pytest.raises(ValueError, match="no times of steps"):
         StepTimes.from_json(values)
-    damaged = {**STEPS.to_json(), "seconds": [1.0]}
-    with pytest.raises(ValueError, match="lengths differ"):
-        StepTimes.from_json(damaged)
+    level = {"rate": 1.0, "slower": 1.0, "ttft_rise": [0.0], "tpot_ratio": [1.0]}
+    for damaged in ({"seconds": [1.0]}, {"levels": [level]}):
+        with pytest.raises(ValueError, match="lengths differ"):
+            StepTimes.from_json({**STEPS.to_json(), **damaged})
 
 
 def test_each_prompt_begins_elsewhere_and_lengths_are_learnt() -> None:

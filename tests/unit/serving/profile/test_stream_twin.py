@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from millrace.serving.profile.step_times import StepTimes
 from millrace.serving.profile.stream_twin import (
-    StepTimes,
     StreamArrivals,
     StreamOutcome,
     simulate_streams,
