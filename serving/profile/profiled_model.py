@@ -151,7 +151,7 @@ class ProfiledModel:
         """
         until = time.monotonic() + GUARD_SECONDS
         while True:
-            found = read_arrivals(self.triton.installation, (MODEL,), 0.0, np.inf)
+            found = read_arrivals(self.triton.installation, (MODEL,), 0.0, time.time())
             if len(found.times) >= many or time.monotonic() > until:
                 return found
             time.sleep(POLL_SECONDS)

@@ -24,8 +24,10 @@ from millrace.serving.profile.workload import Sent
 
 SHARES = (0.08, 0.3, 0.6)
 """The rates that are measured, as shares of what the engine does where requests come together."""
-SECONDS, FEWEST, MOST_REQUESTS = 10.0, 16, 2000
-"""How long each is measured, the fewest requests for which it is, and the most that are sent."""
+SECONDS, LONGEST, ENOUGH = 10.0, 20.0, 100
+"""How long each is measured, and how long where that has not as many requests: p99 is of them."""
+FEWEST, MOST_REQUESTS = 32, 2000
+"""The fewest requests in that time for which a rate is measured, and the most that are sent."""
 MOST, HALVINGS = 4.0, 12
 """The largest factor that is looked for, and how often the range is halved."""
 
@@ -47,7 +49,7 @@ def with_rates(steps: StepTimes, target: SendsClients, goal: SloSpec) -> StepTim
         goal: the goal, with the lengths of prompts and answers.
     """
     most = _most_together(steps, goal)
-    rates = [share * most for share in SHARES if share * most * SECONDS >= FEWEST]
+    rates = [share * most for share in SHARES if share * most * LONGEST >= FEWEST]
     levels = (_measure(target, goal, steps, rate) for rate in rates)
     return replace(steps, levels=tuple(each for each in levels if each is not None))
 
@@ -63,7 +65,8 @@ def _measure(
     target: SendsClients, goal: SloSpec, steps: StepTimes, rate: float
 ) -> StreamLevel | None:
     """Return what clients see at a rate; None without an answer."""
-    many = min(int(rate * SECONDS), MOST_REQUESTS)
+    many = int(rate * np.clip(ENOUGH / rate, SECONDS, LONGEST))
+    many = min(many, MOST_REQUESTS)
     arrivals = StreamDemand.of(goal, many, SEED).at(rate)
     sent = target.send(rate, many, SEED).values
     usual = is_usual(sent["ttft_p99_ms"])
