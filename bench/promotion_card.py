@@ -19,21 +19,25 @@ import numpy as np
 from bench.measure import Beside, Row, measure_rows, off
 from bench.server import batch_of, mlp
 from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import WorkError
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.config.slo_spec import SloSpec
 from millrace.serving.guard.arrivals_table import RecordedArrivals
 from millrace.serving.profile.expectation import expect, prepare
 from millrace.serving.profile.measure import measure_times
 from millrace.serving.profile.profiled_model import WARM_UP, profiled_model
 from millrace.serving.profile.replay import judge
-from millrace.serving.profile.search import BatchConfiguration, Setup
+from millrace.serving.profile.search import BatchConfiguration, Demand, Setup, capacity
 from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.profile.twin import Arrivals, poisson
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.version_folder import Artifact
 
 WIDTH, HIDDEN, BATCHES = 64, (512, 1024, 2048, 3072, 4096), (1, 16)
-LOAD, BURSTS = 0.5, (0.3, 2.5)
-"""The load of PC1, and those of PC2 in turn, as shares of the capacity."""
+LOAD, WITHIN_MS = 0.5, 50.0
+"""The load of PC1, as a share of the highest rate with this p99."""
+BURSTS = (0.3, 2.5)
+"""The loads of PC2 in turn, as shares of what full batches would take."""
 LOAD_SECONDS, BURST_SECONDS, FEWEST, MOST = 12.0, 5.0, 1000, 60_000
 ROUNDS = 3
 """How often a version gets each load; the median counts."""
@@ -49,7 +53,15 @@ class BenchVersion:
     artifact: Artifact
     configuration: BatchConfiguration
 
-    def capacity(self, times: ServiceTimes) -> float:
+    def steady_rate(self, times: ServiceTimes) -> float:
+        """Return the requests per second of PC1."""
+        demand = Demand.of(SloSpec(rate=1, p99_ms=WITHIN_MS))
+        found = capacity(self.configuration, times, demand)
+        if found is None:
+            raise WorkError("a version does not keep the p99 at any rate", seen=f"{WITHIN_MS} ms")
+        return LOAD * found.rate
+
+    def most(self, times: ServiceTimes) -> float:
         """Return the requests per second of the best batches, as at the highest measured rate."""
         level = times.levels[-1]
         return max(
@@ -136,16 +148,14 @@ def compare(versions: Sequence[BenchVersion], number: int) -> list[Compared]:
         number: number of the network.
     """
     before = versions[0].measure()
-    loads = [version.capacity(before) for version in versions]
-    bursts = [
-        replay_burst(version, before, BURSTS[number % len(BURSTS)] * most, number)
-        for version, most in zip(versions, loads, strict=True)
-    ]
+    burst = BURSTS[number % len(BURSTS)]
+    bursts = [replay_burst(each, before, burst * each.most(before), number) for each in versions]
+    loads = [each.steady_rate(before) for each in versions]
     cards: list[list[tuple[float, float]]] = [[] for _ in versions]
     for seed in range(ROUNDS):
         sent = [
-            send(version, LOAD * most, LOAD_SECONDS, seed)
-            for version, most in zip(versions, loads, strict=True)
+            send(version, rate, LOAD_SECONDS, seed)
+            for version, rate in zip(versions, loads, strict=True)
         ]
         after = versions[0].measure()
         for version, recorded, card in zip(versions, sent, cards, strict=True):
