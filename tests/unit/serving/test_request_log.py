@@ -86,6 +86,23 @@ def test_files_that_are_taken_away_lose_nothing(
     assert seen
 
 
+def test_a_file_that_is_collected_while_a_new_one_is_opened_loses_nothing(
+    module: ModuleType,
+    open_log: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "m").mkdir()
+    collected = iter([tmp_path / "m" / "1-1.jsonl"])
+    monkeypatch.setattr(module.Path, "iterdir", lambda folder: collected)
+    warnings: list[str] = []
+    log = open_log(warnings)
+    log.add(1)
+    log.close()
+    assert numbers(tmp_path / "m") == [1]
+    assert warnings == []
+
+
 def test_a_full_disk_is_said_and_the_next_requests_are_kept(
     module: ModuleType,
     open_log: Callable[..., Any],

@@ -127,7 +127,7 @@ class RequestLog:
 
     def _new_file(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        taken = sum(each.stat().st_size for each in self._folder.iterdir())
+        taken = sum(map(_size, self._folder.iterdir()))
         if taken > self._most_bytes:
             raise OSError(f"{self._folder} has {taken:,} bytes that nobody collected")
         return self._folder / f"{time.time_ns()}-{os.getpid()}{OPEN}"
@@ -138,3 +138,11 @@ class RequestLog:
             with suppress(FileNotFoundError):
                 self._file.rename(self._file.with_suffix(CLOSED))
             self._file = None
+
+
+def _size(file: Path) -> int:
+    """Return the bytes of a file; 0 if it was collected meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
