@@ -3,6 +3,7 @@
 The grid of brute force is fixed here: every number of answers under way that a profile considers.
 """
 
+import itertools
 import statistics
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -127,19 +128,17 @@ def send_loads(streaming: Streaming) -> tuple[float, dict[float, list[Repeat]]]:
         before = steps_of(target)
         target.serve(configuration)
         most = lasting_rate(target)
-        for seed in range(REPEATS):
+        for seed, share in itertools.product(range(REPEATS), LOADS):
+            rate, many = share * most, max(FEWEST, int(share * most * LOAD_SECONDS))
             target.serve(configuration)
-            many = {share: max(FEWEST, int(share * most * LOAD_SECONDS)) for share in LOADS}
-            sent = {share: target.send(share * most, many[share], seed).values for share in LOADS}
-            after = steps_of(target)
-            for share, values in sent.items():
-                demand = StreamDemand.of(GOAL, many[share], seed)
-                one, other = (
-                    predict_streams(configuration, steps, demand, serving, share * most).ms
-                    for steps in (before, after)
-                )
-                real = {key: p99_ms(seconds) for key, seconds in values.items()}
-                found[share].append(Repeat((one, other), real))
+            real = target.send(rate, many, seed).values
+            after, demand = steps_of(target), StreamDemand.of(GOAL, many, seed)
+            one, other = (
+                predict_streams(configuration, steps, demand, serving, rate).ms
+                for steps in (before, after)
+            )
+            real_ms = {key: p99_ms(seconds) for key, seconds in real.items()}
+            found[share].append(Repeat((one, other), real_ms))
             before = after
     return most, found
 

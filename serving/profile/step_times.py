@@ -1,9 +1,9 @@
 """How long the steps of a streaming model's engine take, as measured, for the event model.
 
 Requests that are sent together show how long a step takes. Real ones of independent clients, at a
-few rates, show by how much the engine is slower for them, and where the times to the first token
-and per token are longer or shorter than the event model expects, from the shortest to the longest.
-Between two rates all of that is interpolated.
+few rates, show by how much the engine is slower for them, and where their times are longer or
+shorter than the event model expects, from the shortest to the longest: those to the first token,
+and those per further token. Between two rates all of that is interpolated.
 """
 
 from collections.abc import Sequence
@@ -18,72 +18,78 @@ PLACES = np.linspace(0.0, 1.0, 101)
 
 
 @dataclass(frozen=True)
+class Correction:
+    """How one kind of times of independent clients differs from what the event model expects.
+
+    Attributes:
+        slower: how many times as long the engine's steps take, so that the mean is the real one.
+        ratio: how many times as long the real ones then are at each of `PLACES`, float64 `[101]`.
+    """
+
+    slower: float = 1.0
+    ratio: NDArray[np.float64] = field(default_factory=lambda: np.ones(len(PLACES)))
+
+    def between(self, other: "Correction", share: float) -> "Correction":
+        """Return the correction at a share of the way to another one."""
+        return Correction(
+            self.slower + share * (other.slower - self.slower),
+            self.ratio + share * (other.ratio - self.ratio),
+        )
+
+    def real(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the real times, float64 `[n]`.
+
+        Args:
+            expected: what the event model expects of steps that take `slower` times as long,
+                float64 `[n]`, seconds; infinite or NaN without an answer.
+        """
+        found, finite = expected.copy(), np.isfinite(expected)
+        ranks = np.argsort(np.argsort(expected[finite], kind="stable"))
+        found[finite] *= np.interp(ranks / max(len(ranks) - 1, 1), PLACES, self.ratio)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the correction as values that JSON has."""
+        return {"slower": self.slower, "ratio": self.ratio.tolist()}
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Correction":
+        """Return the correction from `to_json`; raise KeyError, TypeError or ValueError else."""
+        ratio = np.array(values["ratio"], np.float64)
+        if ratio.shape != PLACES.shape:
+            raise ValueError("these are no times of steps: their lengths differ")
+        return cls(float(values["slower"]), ratio)
+
+
+@dataclass(frozen=True)
 class StreamLevel:
     """What independent clients saw at a rate, beside what the event model expects.
 
     Attributes:
         rate: requests per second.
-        slower: how many times as long the engine takes as for requests that are sent together.
-        ttft_rise: by how many seconds the time to the first token is longer at each of `PLACES`,
-            float64 `[101]`; the engine is `slower` in what it is compared with.
-        tpot_ratio: how many times as long the time per token is there, float64 `[101]`.
+        ttft: how the times to the first token differ.
+        tpot: how the times per further token differ.
     """
 
     rate: float
-    slower: float = 1.0
-    ttft_rise: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(PLACES)))
-    tpot_ratio: NDArray[np.float64] = field(default_factory=lambda: np.ones(len(PLACES)))
+    ttft: Correction = Correction()
+    tpot: Correction = Correction()
 
     def between(self, other: "StreamLevel", rate: float) -> "StreamLevel":
         """Return what is expected at a rate between this one's and that of another."""
         share = (rate - self.rate) / (other.rate - self.rate)
-        return StreamLevel(
-            rate,
-            self.slower + share * (other.slower - self.slower),
-            self.ttft_rise + share * (other.ttft_rise - self.ttft_rise),
-            self.tpot_ratio + share * (other.tpot_ratio - self.tpot_ratio),
-        )
-
-    def ttft(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the times to the first token, float64 `[n]`, from those of the event model.
-
-        Args:
-            expected: float64 `[n]`, seconds; infinite if refused.
-        """
-        return np.maximum(expected + _by_rank(expected, self.ttft_rise), 0.0)
-
-    def tpot(self, expected: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the times per token, float64 `[n]`, from those of the event model.
-
-        Args:
-            expected: float64 `[n]`, seconds; NaN without a second token.
-        """
-        return expected * _by_rank(expected, self.tpot_ratio)
+        ttft, tpot = self.ttft.between(other.ttft, share), self.tpot.between(other.tpot, share)
+        return StreamLevel(rate, ttft, tpot)
 
     def to_json(self) -> dict[str, Any]:
         """Return the level as values that JSON has."""
-        return {
-            "rate": self.rate,
-            "slower": self.slower,
-            "ttft_rise": self.ttft_rise.tolist(),
-            "tpot_ratio": self.tpot_ratio.tolist(),
-        }
+        return {"rate": self.rate, "ttft": self.ttft.to_json(), "tpot": self.tpot.to_json()}
 
     @classmethod
     def from_json(cls, values: Any) -> "StreamLevel":
         """Return the level from `to_json`; raise KeyError, TypeError or ValueError otherwise."""
-        rise, ratio = (np.array(values[key], np.float64) for key in ("ttft_rise", "tpot_ratio"))
-        if rise.shape != PLACES.shape or ratio.shape != PLACES.shape:
-            raise ValueError("these are no times of steps: their lengths differ")
-        return cls(float(values["rate"]), float(values["slower"]), rise, ratio)
-
-
-def _by_rank(values: NDArray[np.float64], at_places: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what belongs to each value by its place among the finite ones; 1 for the others."""
-    found, finite = np.ones(len(values)), np.isfinite(values)
-    ranks = np.argsort(np.argsort(values[finite], kind="stable"))
-    found[finite] = np.interp(ranks / max(len(ranks) - 1, 1), PLACES, at_places)
-    return found
+        ttft, tpot = (Correction.from_json(values[key]) for key in ("ttft", "tpot"))
+        return cls(float(values["rate"]), ttft, tpot)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 Prompts that come one by one mostly have steps of their own; those that come together share steps.
 So requests that are sent together do not show how long the engine takes for independent clients.
 The event model gets the requests that were really sent. The factor by which the engine is slower is
-the one with which its mean of the seconds per token is the real one. What then still differs is
-kept by quantile. Where the machine paused, requests are left out.
+the one with which its mean is the real one: one factor for the seconds to the first token, which
+grow with the queue, and one for those per further token. What then still differs is kept by
+quantile. Where the machine paused, requests are left out.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from millrace.models.config.slo_spec import SloSpec, mean_of
 from millrace.serving.profile.pauses import is_usual
 from millrace.serving.profile.search import SEED
-from millrace.serving.profile.step_times import PLACES, StepTimes, StreamLevel
+from millrace.serving.profile.step_times import PLACES, Correction, StepTimes, StreamLevel
 from millrace.serving.profile.stream_search import SEQUENCES, StreamDemand
 from millrace.serving.profile.stream_twin import simulate_streams
 from millrace.serving.profile.workload import Sent
@@ -79,13 +80,19 @@ def _measure(
         found = simulate_streams(arrivals, steps.times(factor), drawn, max_num_seqs=limit)
         return [_answered(each[usual]) for each in (found.ttft, found.tpot)]
 
-    which = 1 if max(goal.answer_tokens) > 1 and len(real[1]) else 0
-    slower = _factor_of(lambda factor: float(expected(factor)[which].mean()), real[which].mean())
-    (ttft, tpot), (ttft_model, tpot_model) = (
-        [np.quantile(each, PLACES) if len(each) else np.ones(len(PLACES)) for each in both]
-        for both in (real, expected(slower))
-    )
-    return StreamLevel(rate, slower, ttft - ttft_model, tpot / tpot_model)
+    ttft = _correction(real[0], lambda factor: expected(factor)[0])
+    has_further = max(goal.answer_tokens) > 1 and len(real[1])
+    tpot = _correction(real[1], lambda factor: expected(factor)[1]) if has_further else Correction()
+    return StreamLevel(rate, ttft, tpot)
+
+
+def _correction(
+    real: NDArray[np.float64], expected: Callable[[float], NDArray[np.float64]]
+) -> Correction:
+    """Return how real seconds differ from those that are expected of a factor."""
+    slower = _factor_of(lambda factor: float(expected(factor).mean()), float(real.mean()))
+    ratio = np.quantile(real, PLACES) / np.quantile(expected(slower), PLACES)
+    return Correction(slower, ratio)
 
 
 def _answered(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

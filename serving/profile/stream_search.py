@@ -13,7 +13,7 @@ from millrace.serving.profile.ranking import by_capacity
 from millrace.serving.profile.record import bounds_of
 from millrace.serving.profile.search import SEED, draw_sizes, highest_rate
 from millrace.serving.profile.step_times import StepTimes
-from millrace.serving.profile.stream_twin import StreamArrivals, simulate_streams
+from millrace.serving.profile.stream_twin import StreamArrivals, StreamOutcome, simulate_streams
 from millrace.serving.profile.workload import Considered
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64)
@@ -109,15 +109,20 @@ def predict_streams(
     rate: float,
 ) -> StreamPrediction:
     """Return what a configuration would do at a rate."""
-    level = steps.level(rate)
-    outcome = simulate_streams(
-        *(demand.at(rate), steps.times(level.slower), np.random.default_rng(SEED)),
-        max_num_seqs=configuration.max_num_seqs,
-        max_queue_size=serving.generation.max_queue_size,
-    )
-    tpot = np.nan_to_num(level.tpot(outcome.tpot), posinf=np.inf)
+    level, arrivals = steps.level(rate), demand.at(rate)
+
+    def simulated(slower: float) -> StreamOutcome:
+        return simulate_streams(
+            *(arrivals, steps.times(slower), np.random.default_rng(SEED)),
+            max_num_seqs=configuration.max_num_seqs,
+            max_queue_size=serving.generation.max_queue_size,
+        )
+
+    outcome = simulated(level.tpot.slower)
+    tpot = np.nan_to_num(level.tpot.real(outcome.tpot), posinf=np.inf)
     tpot = np.where(np.isfinite(outcome.ttft), tpot, np.inf)
-    values = {"ttft_p99_ms": level.ttft(outcome.ttft), "tpot_p99_ms": tpot}
+    ttft = level.ttft.real(simulated(level.ttft.slower).ttft)
+    values = {"ttft_p99_ms": ttft, "tpot_p99_ms": tpot}
     return StreamPrediction(
         rate=rate,
         ms={k: float(np.quantile(v, 0.99, method="higher")) * 1e3 for k, v in values.items()},
