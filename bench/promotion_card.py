@@ -38,8 +38,8 @@ LOAD, WITHIN_MS = 0.5, 50.0
 """The load of PC1, as a share of the highest rate with this p99."""
 BURSTS = (0.3, 2.5)
 """The loads of PC2 in turn, as shares of what full batches would take."""
-LOAD_SECONDS, BURST_SECONDS, FEWEST, MOST = 12.0, 5.0, 1000, 60_000
-ROUNDS = 3
+LOAD_SECONDS, BURST_SECONDS, FEWEST, MOST = 8.0, 5.0, 1000, 60_000
+ROUNDS = 5
 """How often a version gets each load; the median counts."""
 BOUND_MS, BURST_MS = 1e6, 300.0
 """Bounds: one that nothing misses, and one that a burst beyond the capacity misses."""

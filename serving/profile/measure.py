@@ -25,7 +25,7 @@ BURST_SECONDS, FEWEST_BURSTS, MOST_BURSTS = 0.6, 8, 40
 LONGEST_BURSTS = 4.0
 BURST_DELAY = 20_000
 """Queue delay in microseconds by which the requests of a burst become one batch."""
-LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.5, 250, 4000
+LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.5, 250, 10_000
 LONGEST_LEVEL = 10.0
 """Seconds after which even the fewest requests are not waited for."""
 FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
