@@ -56,7 +56,7 @@ class StreamWorkload:
     goal: SloSpec
     kept: Kept
     say: Callable[[str], None]
-    effort: ClassVar[Effort] = Effort(shortlist=2, probes=4, longest=8.0, proof_seconds=180.0)
+    effort: ClassVar[Effort] = Effort(shortlist=2, probes=4, longest=8.0, proof_seconds=150.0)
 
     @property
     def current(self) -> StreamConfiguration:
