@@ -33,6 +33,8 @@ MOST = 5_000_000
 """Requests that are read at a time; they take about a gigabyte."""
 UNKNOWN = -1
 """A duration or a status that Envoy did not know: the client did not wait for the answer."""
+REFUSED_HTTP, REFUSED_GRPC = tuple(range(400, 500)), (3, 5, 8, 12, 16)
+"""Statuses of requests that no model answered, as they were wrong."""
 SCHEMA = pa.schema(
     [
         ("start_us", pa.int64()),
@@ -76,6 +78,12 @@ class RecordedArrivals:
     seconds: NDArray[np.float64]
     statuses: NDArray[np.int64]
     is_grpc: NDArray[np.bool_]
+
+    @property
+    def is_refused(self) -> NDArray[np.bool_]:
+        """Which requests no model answered, as they were wrong, bool `[n]`."""
+        by_grpc, by_http = (np.isin(self.statuses, each) for each in (REFUSED_GRPC, REFUSED_HTTP))
+        return np.asarray(np.where(self.is_grpc, by_grpc, by_http), np.bool_)
 
     def chosen(self, places: NDArray[Any]) -> "RecordedArrivals":
         """Return some of the requests, by a mask or by their places."""
@@ -154,7 +162,11 @@ def _encoded(column: Any) -> Any:
 
 
 def compact(log: Path, target: Path) -> None:
-    """Write the lines of a log as a compact file; the log stays."""
+    """Write the lines of a log as a compact file; the log stays.
+
+    Requests that were refused as wrong are left out: nobody reads them, and one who sends many, for
+    models that do not exist, would take the room of the others.
+    """
     staged = target.with_suffix(".staged")
     staged.unlink(missing_ok=True)
     staged.touch(0o600)
@@ -166,8 +178,18 @@ def compact(log: Path, target: Path) -> None:
     }
     with pq.ParquetWriter(staged, SCHEMA, **options) as writer:
         for table in parse_lines(log):
-            writer.write_table(table.sort_by("start_us"))
+            ordered = table.sort_by("start_us")
+            writer.write_table(_only_used_names(ordered.filter(~_arranged(ordered).is_refused)))
     staged.replace(target)
+
+
+def _only_used_names(table: Any) -> Any:
+    """Return a table without the names of models that it has no more rows of."""
+    for number, field in enumerate(SCHEMA):
+        if pa.types.is_dictionary(field.type):
+            names = table[field.name].cast(pa.string())
+            table = table.set_column(number, field, _encoded(names))
+    return table
 
 
 def read_arrivals(

@@ -13,9 +13,6 @@ from millrace.serving.profile.twin import Arrivals
 
 MOST = 500_000
 """Requests that are replayed; of more, those of the busiest minutes. It takes about 10 s."""
-REFUSED_HTTP = range(400, 500)
-REFUSED_GRPC = (3, 5, 8, 12, 16)
-"""Statuses of requests that no model answered, as they were wrong."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,7 @@ def prepare(found: RecordedArrivals, bytes_per_row: float, most: int = MOST) -> 
         bytes_per_row: bytes of a row of the model's input.
         most: most requests to replay.
     """
-    is_refused = np.where(
-        found.is_grpc,
-        np.isin(found.statuses, REFUSED_GRPC),
-        np.isin(found.statuses, list(REFUSED_HTTP)),
-    )
-    found = found.chosen(~is_refused)
+    found = found.chosen(~found.is_refused)
     many = len(found.times)
     if not many:
         return Recorded(Arrivals(found.times, found.rows), 0.0, 0.0, 0, np.nan, 0.0, None)

@@ -176,6 +176,18 @@ def test_a_compacted_file_says_the_same_and_is_smaller(home: Installation) -> No
         assert (getattr(after, name) == values).all(), name
 
 
+def test_wrong_requests_take_no_room_once_compacted(home: Installation) -> None:
+    """A flood of names of models that do not exist would push out those that answered."""
+    flood = "".join(line(2, f"no{each}", "http", rest="9 850 404 .") for each in range(10_000))
+    good = line(1) + line(3, "m", "http", rest="9 850 200 .") + line(4, rest="9 850 14 .")
+    log = write(home, "8000.log", flood + line(5, rest="9 850 5 .") + good)
+    rotate(home, log, NOON + MINUTE)
+    maintain_arrivals(home, NOON + 2 * MINUTE)
+    (compacted,) = (home.home / FOLDER).glob("*.parquet")
+    assert compacted.stat().st_size < 5_000
+    assert starts(home) == [1, 3, 4]
+
+
 def test_what_was_compacted_is_not_counted_twice(home: Installation) -> None:
     log = write(home, "8000.log", line(1))
     rotate(home, log, NOON + MINUTE)
