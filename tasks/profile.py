@@ -1,7 +1,7 @@
 """Profile a version: find its serving configuration for a goal, prove it, and store it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -126,14 +126,8 @@ def profile_version(
         run.rename(f"profile {version.title}")
         run.log_params({"version": version.version, **_flat(goal)})
         kept = KeptTimes(installation, run, version, machine, engine, goal, anew=anew)
-        inputs = steps.load_rows(package)
         is_late = never_late if minutes is None else late_after(60 * minutes)
-        workload: Workload
-        if goal.is_streamed:
-            workload = StreamWorkload(artifact, inputs["text_input"], goal, kept, log.info)
-        else:
-            cores = machine.cores
-            workload = BatchWorkload(artifact, inputs, goal, cores, kept, log.info, is_late)
+        workload = _workload(artifact, steps.load_rows(package), goal, kept, machine.cores, is_late)
         found = Profiler(workload, goal, log.info, is_late).run()
         profile = make_profile(version, goal, found, machine, engine)
         earlier = _earlier(registry, version)
@@ -196,6 +190,20 @@ def profile_unproved(installation: Installation) -> Iterator[Profiled]:
             log.info("profiling %s on this machine: %s", version.title, reason)
             pipeline = pipeline_of(known.package(version))
             yield profile_version(pipeline, installation, version.version)
+
+
+def _workload(
+    artifact: Artifact,
+    inputs: "Mapping[str, Any]",
+    goal: SloSpec,
+    kept: KeptTimes,
+    cores: int,
+    is_late: Callable[[], bool],
+) -> Workload:
+    """Return what is measured of a version: streams of tokens, or batches."""
+    if goal.is_streamed:
+        return StreamWorkload(artifact, inputs["text_input"], goal, kept, log.info)
+    return BatchWorkload(artifact, inputs, goal, cores, kept, log.info, is_late)
 
 
 def _times_text(workload: Workload, found: Found) -> str | None:
