@@ -119,16 +119,13 @@ class _Batches:
         pairs = enumerate(self.starts)
         return np.array([1 + int((self.ends[:n] > start).sum()) for n, start in pairs], np.int64)
 
-    def possible_starts(self, instances: int) -> NDArray[np.float64]:
-        """Return when each could have started: a request waited and an instance was free.
-
-        Triton needs some time until it does start, and the instance waits meanwhile.
-        """
-        found, latest = self.queued.copy(), [-np.inf] * instances
+    def free_from(self, instances: int) -> NDArray[np.float64]:
+        """Return from when an instance was free for each, float64 `[n]`."""
+        found, latest = np.zeros(len(self.ends)), [-np.inf] * instances
         for number, end in enumerate(self.ends):
-            found[number] = max(found[number], latest[0])
+            found[number] = latest[0]
             heapq.heappushpop(latest, end)
-        return np.minimum(found, self.starts)
+        return found
 
 
 def _idle_times(runs: Sequence[_Run]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -145,7 +142,10 @@ def _idle_times(runs: Sequence[_Run]) -> tuple[tuple[float, ...], tuple[float, .
 
 def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
     batches, usual = run.batches(), run.is_usual
-    seconds = batches.ends - batches.possible_starts(instances)
+    free_from = batches.free_from(instances)
+    # Triton needs some time until a batch starts, and the instance waits meanwhile
+    could_start = np.minimum(np.maximum(batches.queued, free_from), batches.starts)
+    seconds = batches.ends - could_start
     alone = np.array([idle.idle_seconds(each) for each in batches.rows])
     at_guard = np.where(np.isfinite(run.at_guard), run.at_guard, run.load.latency)
     return Level(
@@ -153,6 +153,7 @@ def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
         rows=batches.rows[batches.is_usual],
         factors=(seconds / alone)[batches.is_usual],
         busy=batches.busy[batches.is_usual],
+        waited=(batches.queued < free_from)[batches.is_usual],
         inside=run.inside[usual],
         overhead=(run.load.latency - run.inside)[usual],
         at_guard=(at_guard - run.inside)[usual],

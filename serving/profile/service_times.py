@@ -4,9 +4,11 @@ A batch takes the time that its rows need on an idle machine, times a factor. Th
 request needs outside of its batch, depend on the load: the server's own threads, the client and the
 instances share the cores. So both are measured at several rates, and drawn from the two rates next
 to the one in question. Batches are drawn in blocks of successive ones, since a machine is slow for
-some time and then fast again, and a queue grows in the slow times. A request that is long in queue
-and batch also needs long outside of them, as many come and go at that time, so what it needs there
-is drawn from requests that were about as long inside, as measured by their rank.
+some time and then fast again, and a queue grows in the slow times. A batch that waited for an
+instance has a factor of its own: it takes longer, as Triton still answers the one before. A request
+that is long in queue and batch also needs long outside of them, as many come and go at that time,
+so what it needs there is drawn from requests that were about as long inside, as measured by their
+rank.
 
 Between two rates the time outside of a batch has quantiles between those of both rates, on a
 logarithmic scale. A mixture would have some requests of the higher rate, which may be one that the
@@ -25,6 +27,8 @@ from millrace.serving.profile.twin import Service
 
 NEAREST = 50
 """How many batches of the most similar sizes give the usual factor of a size."""
+OTHER_START = 0.5
+"""How different a batch is from one that waited if it did not: like one of 1.6 times the rows."""
 FACTOR_DIGITS, SECOND_DIGITS = 4, 7
 """Digits after the point that are kept of a factor, and of seconds."""
 SHORTEST = 1e-9
@@ -45,6 +49,7 @@ class Level:
         factors: seconds of each batch, from when it could start, divided by those of so many rows
             on an idle machine, float64 `[batches]`.
         busy: instances that were busy when it started, itself included, int64 `[batches]`.
+        waited: whether its first request waited for an instance, bool `[batches]`.
         inside: seconds of each request in queue and batch, float64 `[requests]`.
         overhead: seconds of each request outside of queue and batch: network, server, client;
             float64 `[requests]`.
@@ -55,6 +60,7 @@ class Level:
     rows: NDArray[np.float64]
     factors: NDArray[np.float64]
     busy: NDArray[np.int64]
+    waited: NDArray[np.bool_]
     inside: NDArray[np.float64]
     overhead: NDArray[np.float64]
     at_guard: NDArray[np.float64]
@@ -62,20 +68,22 @@ class Level:
     @property
     def is_whole(self) -> bool:
         """Whether all was measured of each batch, and of each request."""
-        of_batches = {len(self.rows), len(self.factors), len(self.busy)}
+        of_batches = {len(self.rows), len(self.factors), len(self.busy), len(self.waited)}
         of_requests = {len(self.inside), len(self.overhead), len(self.at_guard)}
         return all(len(each) == 1 and 0 not in each for each in (of_batches, of_requests))
 
-    def usual_factor(self, rows: float, busy: int) -> float:
+    def usual_factor(self, rows: float, busy: int, waited: bool) -> float:
         """Return the median factor of the batches that are most like one.
 
         Args:
             rows: rows of the batch.
             busy: instances that are busy; batches with another number count if others are few.
+            waited: whether its first request waited for an instance.
         """
         same = self.busy == busy
         chosen = np.flatnonzero(same if same.sum() >= NEAREST else same | True)
         distance = np.abs(np.log(self.rows[chosen] / rows))
+        distance += OTHER_START * (self.waited[chosen] != waited)
         nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
         return float(np.median(self.factors[nearest]))
 
@@ -92,11 +100,9 @@ class Level:
     @cached_property
     def noise(self) -> NDArray[np.float64]:
         """The factor of each batch, divided by the usual one, in their order."""
-        usual: dict[tuple[float, int], float] = {}
-        for key in zip(self.rows.tolist(), self.busy.tolist(), strict=True):
-            if key not in usual:
-                usual[key] = self.usual_factor(*key)
-        keys = zip(self.rows.tolist(), self.busy.tolist(), strict=True)
+        lists = (each.tolist() for each in (self.rows, self.busy, self.waited))
+        keys = list(zip(*lists, strict=True))
+        usual = {key: self.usual_factor(*key) for key in set(keys)}
         usually = np.array([usual[key] for key in keys], np.float64)
         return np.asarray(self.factors / usually, np.float64)
 
@@ -192,14 +198,14 @@ class ServiceTimes:
         """Return what tells the seconds of a batch, one batch after the other."""
         low, high, share = blocks.low, blocks.high, blocks.share
         noise = blocks.batch_noise()
-        usual: dict[tuple[int, int], float] = {}
+        usual: dict[tuple[int, int, bool], float] = {}
         left: list[float] = []
 
-        def seconds(rows: int, busy: int) -> float:
-            if (known := usual.get((rows, busy))) is None:
-                below, above = (each.usual_factor(rows, busy) for each in (low, high))
+        def seconds(rows: int, busy: int, waited: bool) -> float:
+            if (known := usual.get((rows, busy, waited))) is None:
+                below, above = (each.usual_factor(rows, busy, waited) for each in (low, high))
                 factor = share * below + (1 - share) * above
-                known = usual[rows, busy] = self.idle_seconds(rows) * factor
+                known = usual[rows, busy, waited] = self.idle_seconds(rows) * factor
             if not left:
                 left.extend(noise[::-1].tolist())
             return float(known * left.pop())
@@ -222,6 +228,7 @@ class ServiceTimes:
                 "rows": level.rows.tolist(),
                 "factors": level.factors.round(FACTOR_DIGITS).tolist(),
                 "busy": level.busy.tolist(),
+                "waited": level.waited.astype(np.int64).tolist(),
                 "inside": level.inside.round(SECOND_DIGITS).tolist(),
                 "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
                 "at_guard": level.at_guard.round(SECOND_DIGITS).tolist(),
@@ -244,6 +251,7 @@ class ServiceTimes:
                     np.array(each["rows"], np.float64),
                     np.array(each["factors"], np.float64),
                     np.array(each["busy"], np.int64),
+                    np.array(each["waited"], np.bool_),
                     np.array(each["inside"], np.float64),
                     np.array(each["overhead"], np.float64),
                     np.array(each["at_guard"], np.float64),

@@ -26,8 +26,9 @@ OVERLOAD = 0.98
 never quite 1, as they are idle before the first requests and after the last."""
 FULL = 0.9
 """Share of the largest batch from which batches count as full."""
-Service = Callable[[int, int], float]
-"""Seconds of a batch, by its rows and the instances that are busy with it."""
+Service = Callable[[int, int, bool], float]
+"""Seconds of a batch, by its rows, the instances that are busy with it, and whether it waited for
+an instance."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,7 @@ def simulate(
     Args:
         arrivals: the requests; none has more rows than `max_batch_size`.
         batcher: the configuration.
-        service: seconds of a batch, by its rows and the instances that are busy with it; it may
-            draw them.
+        service: seconds of a batch; it may draw them.
         free_from: when each instance has done what it does now; empty: all are free.
     """
     times: list[float] = arrivals.times.tolist()
@@ -209,6 +209,7 @@ def simulate(
     started, ended = [np.inf] * many, [np.inf] * many
     waiting, free = _Queue(arrivals), list(free_from) or [0.0] * batcher.instances
     heapq.heapify(free)
+    computed_until = set(free_from)
     coming, batches, busy, now = 0, 0, 0.0, 0.0
     while coming < many or waiting.rows:
         now = max(now, free[0], 0.0 if waiting.rows else times[coming])
@@ -225,11 +226,13 @@ def simulate(
             more = times[coming] if coming < many else np.inf
             heapq.heapreplace(free, min(due, more))  # the instance looks again then
             continue
+        waited = now in computed_until
         taken, rows = waiting.take(count)
-        seconds = service(rows, sum(each > now for each in free) + 1)
+        seconds = service(rows, sum(each > now for each in free) + 1, waited)
         for number in taken:
             started[number], ended[number] = now, now + seconds
         heapq.heapreplace(free, now + seconds)
+        computed_until.add(now + seconds)
         busy, batches = busy + seconds, batches + 1
     begun, done = np.array(started), np.array(ended)
     answered = float(arrivals.rows[np.isfinite(done)].sum())

@@ -97,9 +97,12 @@ def test_instances_that_compute_when_a_batch_starts_are_busy(seconds: float, mos
     assert set(level.busy[3:].tolist()) == {most}
 
 
-@pytest.mark.parametrize(("instances", "factors"), [(1, [2, 1.2, 1.2]), (2, [2, 1.9, 1.2])])
+@pytest.mark.parametrize(
+    ("instances", "factors", "waited"),
+    [(1, [2, 1.2, 1.2], [False, True, True]), (2, [2, 1.9, 1.2], [False, False, True])],
+)
 def test_a_batch_could_start_when_a_request_waits_and_an_instance_is_free(
-    instances: int, factors: Sequence[float]
+    instances: int, factors: Sequence[float], waited: Sequence[bool]
 ) -> None:
     # All come at the same time. With one instance each waits for the one before it; with two, the
     # second could start at once, and the third when the first has ended.
@@ -110,6 +113,7 @@ def test_a_batch_could_start_when_a_request_waits_and_an_instance_is_free(
     load = sent([1] * 3, [1.0, 2.0, 3.0])
     (level,) = service_times([IDLE[0], load], traced(IDLE[1], after), 1, instances).levels
     assert level.factors == pytest.approx(factors)
+    assert level.waited.tolist() == waited
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,8 @@ SINGLE = BatchConfiguration(ONE, 1)
 def constant(seconds: dict[int, float], overhead: float = 0.0) -> ServiceTimes:
     """Return times that are the same at every rate."""
     one = np.ones(1)
-    level = Level(
-        1.0, one, one, one.astype(np.int64), one, np.full(1, overhead), np.full(1, overhead)
-    )
+    beside = np.full(1, overhead)
+    level = Level(1.0, one, one, one.astype(np.int64), one > 1, one, beside, beside)
     return ServiceTimes(tuple(map(float, seconds)), tuple(seconds.values()), (level,))
 
 

@@ -20,6 +20,7 @@ def level(
     rows: Sequence[float] = (),
     busy: Sequence[int] = (),
     inside: Sequence[float] | np.ndarray = (),
+    waited: Sequence[bool] = (),
 ) -> Level:
     many = len(factors)
     beside = np.array(overhead if len(overhead) else [0.001] * many, np.float64)
@@ -28,6 +29,7 @@ def level(
         np.array(rows or [1] * many, np.float64),
         np.array(factors, np.float64),
         np.array(busy or [1] * many, np.int64),
+        np.array(waited or [False] * many, np.bool_),
         np.array(inside if len(inside) else [0.002] * len(beside), np.float64),
         beside,
         beside / 2,
@@ -41,9 +43,11 @@ def times(*levels: Level) -> ServiceTimes:
 TWO = times(level(100, [1.0] * 60, [0.001] * 9), level(300, [3.0] * 60, [0.003] * 9))
 
 
-def draw(found: ServiceTimes, rate: float, rows: int = 1, busy: int = 1) -> np.ndarray:
+def draw(
+    found: ServiceTimes, rate: float, rows: int = 1, busy: int = 1, waited: bool = False
+) -> np.ndarray:
     service = found.service(found.blocks(rate, MANY, np.random.default_rng(0)))
-    return np.array([service(rows, busy) for _ in range(MANY)])
+    return np.array([service(rows, busy, waited) for _ in range(MANY)])
 
 
 def overhead(found: ServiceTimes, rate: float, inside: np.ndarray = INSIDE) -> np.ndarray:
@@ -110,7 +114,21 @@ def test_busy_instances_make_a_batch_as_slow_as_was_measured_with_so_many() -> N
 
 def test_a_number_of_busy_instances_that_was_rarely_seen_is_not_told_apart() -> None:
     measured = level(100, [1.0] * 60 + [2.0] * 9, busy=[1] * 60 + [2] * 9)
-    assert measured.usual_factor(1, busy=2) == 1
+    assert measured.usual_factor(1, busy=2, waited=False) == 1
+
+
+def test_a_batch_that_waited_takes_as_long_as_those_that_waited() -> None:
+    measured = level(100, [1.0] * 60 + [1.2] * 60, waited=[False] * 60 + [True] * 60)
+    assert draw(times(measured), 100, waited=False) == pytest.approx(0.010)
+    assert draw(times(measured), 100, waited=True) == pytest.approx(0.012)
+
+
+def test_batches_of_a_similar_size_count_more_than_those_that_waited_too() -> None:
+    """No batch of 16 rows was seen that did not wait."""
+    measured = level(
+        100, [1.0] * 60 + [1.5] * 60, rows=[1] * 60 + [16] * 60, waited=[False] * 60 + [True] * 60
+    )
+    assert measured.usual_factor(16, busy=1, waited=False) == 1.5
 
 
 @pytest.mark.parametrize(
@@ -163,13 +181,14 @@ def test_the_guard_does_not_see_what_the_client_needs() -> None:
 
 
 def test_times_are_read_as_they_were_written() -> None:
-    written = times(level(100, [1.0, 1.25], rows=[1, 3], busy=[1, 2]), level(300, [3.0]))
+    first = level(100, [1.0, 1.25], rows=[1, 3], busy=[1, 2], waited=[False, True])
+    written = times(first, level(300, [3.0]))
     read = ServiceTimes.from_json(json.loads(json.dumps(written.to_json())))
     assert (read.rows, read.seconds) == (written.rows, written.seconds)
     assert len(read.levels) == 2
     for ours, theirs in zip(read.levels, written.levels, strict=True):
         assert ours.rate == theirs.rate
-        for name in ("rows", "factors", "busy", "inside", "overhead", "at_guard"):
+        for name in ("rows", "factors", "busy", "waited", "inside", "overhead", "at_guard"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
             assert getattr(ours, name).dtype == getattr(theirs, name).dtype
 
@@ -209,6 +228,7 @@ def test_what_are_no_measured_times_is_refused(values: Any) -> None:
     [
         {**GOOD, "levels": [{**LEVEL, "factors": LEVEL["factors"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "busy": LEVEL["busy"][1:]}]},
+        {**GOOD, "levels": [{**LEVEL, "waited": LEVEL["waited"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": LEVEL["inside"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "at_guard": LEVEL["at_guard"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": [], "overhead": []}]},
