@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from bench.measure import Rounds, Row, attempt, measure_in_turn, quantile, time_calls
+from bench.measure import Beside, Rounds, Row, attempt, measure_in_turn, quantile, time_calls
 
 
 def test_a_and_b_are_measured_alternately_and_each_comes_first_in_half_of_the_rounds() -> None:
@@ -53,3 +53,19 @@ def test_a_row_that_fails_says_why() -> None:
     row = attempt("P1", measure)
     assert (row.name, row.holds, row.error) == ("P1", False, "RuntimeError: no Triton")
     assert math.isnan(row.value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "real", "is_close"),
+    [
+        ([11.4] * 3, [10, 10, 10], True),
+        ([11.6] * 3, [10, 10, 10], False),
+        ([13.0] * 3, [9, 10, 14], True),  # three real repeats differ by more
+        ([13.0] * 5, [9, 10, 10, 10, 14], False),  # most threes do not
+        ([13.0] * 5, [7, 9, 10, 14, 15], True),
+    ],
+)
+def test_what_is_expected_is_close_within_a_share_or_between_three_real_repeats(
+    expected: list[float], real: list[float], is_close: bool
+) -> None:
+    assert Beside(expected, real).is_close(0.15) is is_close
