@@ -112,15 +112,18 @@ def few_digits(row: npt.NDArray[np.float32]) -> list[float]:
     return [round(float(value), 4) for value in row.ravel()]
 
 
-def mlp(path: Path, widths: tuple[int, ...]) -> Path:
-    """Write a multilayer perceptron with random weights."""
+def mlp(path: Path, widths: tuple[int, ...], *, shares_weights: bool = False) -> Path:
+    """Write a multilayer perceptron with random weights; layers of one shape may share them."""
     generator = np.random.default_rng(0)
-    nodes, weights, tensor = [], [], "x"
+    nodes, tensor = [], "x"
+    weights: dict[str, TensorProto] = {}
     for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
         last = layer == len(widths) - 2
-        values = generator.normal(size=(fan_in, fan_out)) / np.sqrt(fan_in)
-        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{layer}"))
-        nodes.append(helper.make_node("MatMul", [tensor, f"w{layer}"], [f"h{layer}"]))
+        name = f"w{fan_in}x{fan_out}" if shares_weights else f"w{layer}"
+        if name not in weights:
+            values = generator.normal(size=(fan_in, fan_out)) / np.sqrt(fan_in)
+            weights[name] = numpy_helper.from_array(values.astype(np.float32), name)
+        nodes.append(helper.make_node("MatMul", [tensor, name], [f"h{layer}"]))
         tensor = "y" if last else f"r{layer}"
         nodes.append(helper.make_node("Identity" if last else "Relu", [f"h{layer}"], [tensor]))
     graph = helper.make_graph(
@@ -128,7 +131,7 @@ def mlp(path: Path, widths: tuple[int, ...]) -> Path:
         "mlp",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", widths[0]])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", widths[-1]])],
-        weights,
+        list(weights.values()),
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path.write_bytes(model.SerializeToString())

@@ -199,7 +199,10 @@ def _expected(
     try:
         times = ServiceTimes.from_json(json.loads(text))
     except ValueError as error:
-        raise InputError("its times of batches cannot be read", seen=error) from error
+        raise InputError(
+            "its times of batches cannot be read",
+            seen=f"{error}; {HOW_TO.format(version.version)}",
+        ) from error
     return expect(recorded, configuration, times, profile.goal.p99_ms, profile.cores)
 
 

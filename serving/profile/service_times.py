@@ -5,10 +5,10 @@ request needs outside of its batch, depend on the load: the server's own threads
 instances share the cores. So both are measured at several rates, and drawn from the two rates next
 to the one in question. Batches are drawn in blocks of successive ones, since a machine is slow for
 some time and then fast again, and a queue grows in the slow times. A batch that waited for an
-instance has a factor of its own: it takes longer, as Triton still answers the one before. A request
-that is long in queue and batch also needs long outside of them, as many come and go at that time,
-so what it needs there is drawn from requests that were about as long inside, as measured by their
-rank.
+instance has a factor of its own: it takes longer, while Triton still answers the one before. A
+request that is long in queue and batch also needs long outside of them, as many come and go at that
+time, so what it needs there is drawn from requests that were about as long inside, as measured by
+their rank.
 
 Between two rates the time outside of a batch has quantiles between those of both rates, on a
 logarithmic scale. A mixture would have some requests of the higher rate, which may be one that the

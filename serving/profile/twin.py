@@ -226,7 +226,7 @@ def simulate(
             more = times[coming] if coming < many else np.inf
             heapq.heapreplace(free, min(due, more))  # the instance looks again then
             continue
-        waited = now in computed_until
+        waited = now in computed_until  # else the instance was idle, or waited for the delay
         taken, rows = waiting.take(count)
         seconds = service(rows, sum(each > now for each in free) + 1, waited)
         for number in taken:
