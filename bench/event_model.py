@@ -2,8 +2,8 @@
 
 The loads are shares of the highest rate that keeps p99 at 20 ms; one is far beyond it. The times
 that the model takes are measured before and after the requests, as the machine is faster at times;
-what it expects is the mean of both. The median of several short repeats counts, as a machine
-that others use changes its speed within minutes.
+what it expects is the geometric mean of both, since a ratio is judged. The median of several short
+repeats counts, as a machine that others use changes its speed within minutes.
 """
 
 import statistics
@@ -142,4 +142,4 @@ def _beside(repeats: Sequence[Repeat], quantile: float) -> Beside:
     real = [float(np.quantile(each.latency, quantile, method="higher")) * 1e3 for each in repeats]
     which = "p99_ms" if quantile > 0.5 else "p50_ms"
     expected = [[float(getattr(one, which)) for one in each.expected] for each in repeats]
-    return Beside([statistics.fmean(each) for each in expected], real)
+    return Beside([statistics.geometric_mean(each) for each in expected], real)

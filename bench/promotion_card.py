@@ -176,7 +176,7 @@ def compare(versions: Sequence[BenchVersion], number: int) -> list[Compared]:
                     for times in (before, after)
                 ]
                 usual = prepare(recorded.chosen(is_usual(recorded.seconds)), 4 * WIDTH)
-                card.append((statistics.fmean(expected), usual.measured_p99_ms or np.nan))
+                card.append((statistics.geometric_mean(expected), usual.measured_p99_ms or np.nan))
             before = after
     return [
         Compared(Beside(*zip(*card, strict=True)), burst)

@@ -55,8 +55,11 @@ def service_times(
         runs.append(_Run(load, rows.astype(np.float64), part, guarded[start:end]))
     sizes, seconds = _idle_times(runs[:bursts])
     idle = ServiceTimes(sizes, seconds, ())
-    levels = (_level(run, idle, instances) for run in runs[bursts:] if run.is_open)
-    return replace(idle, levels=tuple(sorted(levels, key=lambda each: each.rate)))
+    by_rate: dict[float, list[Level]] = {}
+    for run in runs[bursts:]:
+        if run.is_open:
+            by_rate.setdefault(run.rate, []).append(_level(run, idle, instances))
+    return replace(idle, levels=tuple(Level.of(by_rate[rate]) for rate in sorted(by_rate)))
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class _Run:
     def is_open(self) -> bool:
         """Whether requests came at a rate, and not at once."""
         return bool(self.load.due[-1] > 0)
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of an open run, as they were asked for."""
+        return round(len(self.load.due) / float(self.load.due[-1]), 3)
 
     @cached_property
     def is_usual(self) -> NDArray[np.bool_]:
@@ -91,7 +99,7 @@ class _Run:
         np.minimum.at(queued, members, self.traced.queued)
         rows = np.bincount(members, weights=self.rows).astype(np.float64)
         usual = np.bincount(members, weights=self.is_usual) > 0
-        return _Batches(rows, queued, starts, ends, usual)
+        return _Batches(rows, queued, starts, ends, usual, members)
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class _Batches:
         starts: when it started, float64 `[n]`, seconds.
         ends: when it ended, float64 `[n]`, seconds.
         is_usual: whether the machine did not pause at that time, bool `[n]`.
+        members: the batch of each request, int64 `[requests]`.
     """
 
     rows: NDArray[np.float64]
@@ -111,6 +120,7 @@ class _Batches:
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
     is_usual: NDArray[np.bool_]
+    members: NDArray[np.int64]
 
     @property
     def busy(self) -> NDArray[np.int64]:
@@ -146,15 +156,41 @@ def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
     # Triton needs some time until a batch starts, and the instance waits meanwhile
     could_start = np.minimum(np.maximum(batches.queued, free_from), batches.starts)
     seconds = batches.ends - could_start
+    opening = (batches.starts - could_start) * _joined_share(
+        run.traced.queued, batches, could_start
+    )
     alone = np.array([idle.idle_seconds(each) for each in batches.rows])
     at_guard = np.where(np.isfinite(run.at_guard), run.at_guard, run.load.latency)
     return Level(
-        rate=len(run.load.due) / float(run.load.due[-1]),
+        rate=run.rate,
         rows=batches.rows[batches.is_usual],
         factors=(seconds / alone)[batches.is_usual],
         busy=batches.busy[batches.is_usual],
         waited=(batches.queued < free_from)[batches.is_usual],
+        opening=opening[batches.is_usual],
         inside=run.inside[usual],
         overhead=(run.load.latency - run.inside)[usual],
         at_guard=(at_guard - run.inside)[usual],
     )
+
+
+def _joined_share(
+    queued: NDArray[np.float64], batches: _Batches, could_start: NDArray[np.float64]
+) -> float:
+    """Return the share of a batch's start in which requests still join it.
+
+    It is the share of those that come then which do, among batches that are not full; 1 if none
+    comes then.
+
+    Args:
+        queued: when each request came into the queue, float64 `[requests]`, seconds.
+        batches: the batches of the requests.
+        could_start: when each could start, float64 `[n]`, seconds.
+    """
+    has_room = batches.rows < batches.rows.max()
+    ordered = np.sort(queued)
+    until = np.searchsorted(ordered, batches.starts)
+    came = until - np.searchsorted(ordered, could_start, "right")
+    joined = np.bincount(batches.members, weights=queued > could_start[batches.members])
+    many = float(came[has_room].sum())
+    return min(1.0, float(joined[has_room].sum()) / many) if many else 1.0

@@ -16,7 +16,7 @@ server cannot take: then they are twenty times as slow, and the p99 is theirs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,8 @@ class Level:
             on an idle machine, float64 `[batches]`.
         busy: instances that were busy when it started, itself included, int64 `[batches]`.
         waited: whether its first request waited for an instance, bool `[batches]`.
+        opening: seconds in which requests still joined it after it could start, float64
+            `[batches]`.
         inside: seconds of each request in queue and batch, float64 `[requests]`.
         overhead: seconds of each request outside of queue and batch: network, server, client;
             float64 `[requests]`.
@@ -61,14 +63,30 @@ class Level:
     factors: NDArray[np.float64]
     busy: NDArray[np.int64]
     waited: NDArray[np.bool_]
+    opening: NDArray[np.float64]
     inside: NDArray[np.float64]
     overhead: NDArray[np.float64]
     at_guard: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, parts: Sequence["Level"]) -> "Level":
+        """Return what was measured at the same rate several times, as one."""
+        arrays = (each.name for each in fields(cls) if each.name != "rate")
+        together = {
+            name: np.concatenate([getattr(each, name) for each in parts]) for name in arrays
+        }
+        return cls(parts[0].rate, **together)
+
     @property
     def is_whole(self) -> bool:
         """Whether all was measured of each batch, and of each request."""
-        of_batches = {len(self.rows), len(self.factors), len(self.busy), len(self.waited)}
+        of_batches = {
+            len(self.rows),
+            len(self.factors),
+            len(self.busy),
+            len(self.waited),
+            len(self.opening),
+        }
         of_requests = {len(self.inside), len(self.overhead), len(self.at_guard)}
         return all(len(each) == 1 and 0 not in each for each in (of_batches, of_requests))
 
@@ -86,6 +104,21 @@ class Level:
         distance += OTHER_START * (self.waited[chosen] != waited)
         nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
         return float(np.median(self.factors[nearest]))
+
+    def usual_opening(self, waited: bool) -> float:
+        """Return the median of the seconds in which requests still join a batch.
+
+        Args:
+            waited: whether it waited for an instance; the others count if those are few.
+        """
+        same = self.waited == waited
+        return float(np.median(self.opening[same] if same.sum() >= NEAREST else self.opening))
+
+    @cached_property
+    def opening_noise(self) -> NDArray[np.float64]:
+        """The opening of each batch, divided by the usual one, in their order."""
+        usual = np.where(self.waited, self.usual_opening(True), self.usual_opening(False))
+        return np.asarray(self.opening / np.maximum(usual, SHORTEST), np.float64)
 
     @cached_property
     def places(self) -> NDArray[np.float64]:
@@ -128,13 +161,17 @@ class Blocks:
     moved: NDArray[np.float64]
 
     def batch_noise(self) -> NDArray[np.float64]:
-        """Return the noise of the batches of the blocks, one after the other, float64 `[n]`."""
+        """Return the noise of the batches of the blocks, one after the other, float64 `[n, 2]`.
+
+        The first is that of their seconds, the second that of their opening.
+        """
         taken = []
         for is_low, begins in zip(self.from_low, self.begins, strict=True):
             level = self.low if is_low else self.high
             noise, size = level.noise, BLOCK * len(level.rows) / len(level.overhead)
             places = int(begins * len(noise)) + np.arange(max(1, round(size)))
-            taken.append(noise[places % len(noise)])
+            places %= len(noise)
+            taken.append(np.stack([noise[places], level.opening_noise[places]], 1))
         return np.concatenate(taken)
 
     def overhead(self, inside: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -195,22 +232,9 @@ class ServiceTimes:
         return Blocks(low, high, share, from_low, begins, drawn.uniform(-NEAR, NEAR, count * BLOCK))
 
     def service(self, blocks: "Blocks") -> Service:
-        """Return what tells the seconds of a batch, one batch after the other."""
-        low, high, share = blocks.low, blocks.high, blocks.share
-        noise = blocks.batch_noise()
-        usual: dict[tuple[int, int, bool], float] = {}
-        left: list[float] = []
-
-        def seconds(rows: int, busy: int, waited: bool) -> float:
-            if (known := usual.get((rows, busy, waited))) is None:
-                below, above = (each.usual_factor(rows, busy, waited) for each in (low, high))
-                factor = share * below + (1 - share) * above
-                known = usual[rows, busy, waited] = self.idle_seconds(rows) * factor
-            if not left:
-                left.extend(noise[::-1].tolist())
-            return float(known * left.pop())
-
-        return seconds
+        """Return what tells how long batches take, one batch after the other."""
+        drawn = _Drawn(self, blocks)
+        return Service(drawn.seconds, drawn.opening)
 
     def _beside(self, rate: float) -> tuple[Level, Level, float]:
         """Return the levels below and above a rate, and the share of the lower one."""
@@ -229,6 +253,7 @@ class ServiceTimes:
                 "factors": level.factors.round(FACTOR_DIGITS).tolist(),
                 "busy": level.busy.tolist(),
                 "waited": level.waited.astype(np.int64).tolist(),
+                "opening": level.opening.round(SECOND_DIGITS).tolist(),
                 "inside": level.inside.round(SECOND_DIGITS).tolist(),
                 "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
                 "at_guard": level.at_guard.round(SECOND_DIGITS).tolist(),
@@ -252,6 +277,7 @@ class ServiceTimes:
                     np.array(each["factors"], np.float64),
                     np.array(each["busy"], np.int64),
                     np.array(each["waited"], np.bool_),
+                    np.array(each["opening"], np.float64),
                     np.array(each["inside"], np.float64),
                     np.array(each["overhead"], np.float64),
                     np.array(each["at_guard"], np.float64),
@@ -265,6 +291,40 @@ class ServiceTimes:
         if not is_whole or not all(each.is_whole for each in levels):
             raise ValueError("these measured service times are not whole")
         return found
+
+
+class _Drawn:
+    """Draws the batches of some blocks, one after the other.
+
+    Args:
+        times: the measured times.
+        blocks: the parts of them that are drawn.
+    """
+
+    def __init__(self, times: ServiceTimes, blocks: Blocks) -> None:
+        self._times, self._blocks = times, blocks
+        self._noise = blocks.batch_noise().tolist()
+        self._usual: dict[tuple[int, int, bool], float] = {}
+        self._usual_opening = [self._between("usual_opening", each) for each in (False, True)]
+        self._next = -1
+
+    def opening(self, waited: bool) -> float:
+        """Return the seconds in which requests still join the next batch."""
+        self._next = (self._next + 1) % len(self._noise)
+        return float(self._usual_opening[waited] * self._noise[self._next][1])
+
+    def seconds(self, rows: int, busy: int, waited: bool) -> float:
+        """Return the seconds of that batch."""
+        if (usual := self._usual.get((rows, busy, waited))) is None:
+            factor = self._between("usual_factor", rows, busy, waited)
+            usual = self._usual[rows, busy, waited] = self._times.idle_seconds(rows) * factor
+        return float(usual * self._noise[self._next][0])
+
+    def _between(self, name: str, *what: float) -> float:
+        """Return what is usual between both levels."""
+        low, high = (getattr(each, name)(*what) for each in (self._blocks.low, self._blocks.high))
+        share = self._blocks.share
+        return float(share * low + (1 - share) * high)
 
 
 def _interpolate(rows: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:

@@ -26,9 +26,21 @@ OVERLOAD = 0.98
 never quite 1, as they are idle before the first requests and after the last."""
 FULL = 0.9
 """Share of the largest batch from which batches count as full."""
-Service = Callable[[int, int, bool], float]
-"""Seconds of a batch, by its rows, the instances that are busy with it, and whether it waited for
-an instance."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """How long batches take; it may be drawn.
+
+    Attributes:
+        seconds: those of a batch, from when it could start, by its rows, the instances that are
+            busy with it, and whether it waited for an instance.
+        opening: the first of these seconds, in which requests still join it, by whether it waited.
+            It is called for each batch, before `seconds`.
+    """
+
+    seconds: Callable[[int, int, bool], float]
+    opening: Callable[[bool], float] = lambda _: 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,7 @@ class Outcome:
 
 
 class _Queue:
-    """The requests that wait, by priority."""
+    """The requests that come and wait, by priority."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._times, self._rows = arrivals.times.tolist(), arrivals.rows.tolist()
@@ -140,11 +152,18 @@ class _Queue:
         self._waiting: dict[int, deque[int]] = {
             level: deque() for level in sorted(set(self._levels))
         }
-        self.rows = 0
+        self._came = self.rows = 0
 
-    def add(self, number: int) -> None:
-        self._waiting[self._levels[number]].append(number)
-        self.rows += self._rows[number]
+    def next(self) -> float:
+        """Return when the next request comes; infinite if none does."""
+        return self._times[self._came] if self._came < len(self._times) else np.inf
+
+    def let_in(self, until: float) -> None:
+        """Have all wait that come until a time."""
+        while self.next() <= until:
+            self._waiting[self._levels[self._came]].append(self._came)
+            self.rows += self._rows[self._came]
+            self._came += 1
 
     def oldest(self) -> float:
         """Return when the oldest request arrived; infinite if none waits."""
@@ -201,38 +220,37 @@ def simulate(
     Args:
         arrivals: the requests; none has more rows than `max_batch_size`.
         batcher: the configuration.
-        service: seconds of a batch; it may draw them.
+        service: how long batches take.
         free_from: when each instance has done what it does now; empty: all are free.
     """
     times: list[float] = arrivals.times.tolist()
-    many = len(times)
-    started, ended = [np.inf] * many, [np.inf] * many
+    started, ended = [np.inf] * len(times), [np.inf] * len(times)
     waiting, free = _Queue(arrivals), list(free_from) or [0.0] * batcher.instances
     heapq.heapify(free)
     computed_until = set(free_from)
-    coming, batches, busy, now = 0, 0, 0.0, 0.0
-    while coming < many or waiting.rows:
-        now = max(now, free[0], 0.0 if waiting.rows else times[coming])
-        while coming < many and times[coming] <= now:
-            waiting.add(coming)
-            coming += 1
-        if np.isfinite(batcher.timeout):
-            waiting.drop(now - batcher.timeout)
-            if not waiting.rows:
-                continue
-        due = waiting.oldest() + batcher.queue_delay
-        count = waiting.batch(batcher, is_late=batcher.queue_delay > 0 and due <= now)
-        if not count:
-            more = times[coming] if coming < many else np.inf
-            heapq.heapreplace(free, min(due, more))  # the instance looks again then
+    batches, busy, now = 0, 0.0, 0.0
+    while waiting.rows or np.isfinite(waiting.next()):
+        now = max(now, free[0], 0.0 if waiting.rows else waiting.next())
+        waiting.let_in(now)
+        waiting.drop(now - batcher.timeout)
+        if not waiting.rows:
             continue
-        waited = now in computed_until  # else the instance was idle, or waited for the delay
-        taken, rows = waiting.take(count)
-        seconds = service(rows, sum(each > now for each in free) + 1, waited)
+        oldest = waiting.oldest()
+        due = oldest + batcher.queue_delay
+        is_late = batcher.queue_delay > 0 and due <= now
+        if not waiting.batch(batcher, is_late=is_late):
+            heapq.heapreplace(free, min(due, waiting.next()))  # the instance looks again then
+            continue
+        # else the instance was idle, or waited for the delay
+        waited = oldest <= free[0] and free[0] in computed_until
+        start, now = now, now + service.opening(waited)
+        waiting.let_in(now)
+        taken, rows = waiting.take(waiting.batch(batcher, is_late=is_late))
+        seconds = service.seconds(rows, sum(each > start for each in free) + 1, waited)
         for number in taken:
-            started[number], ended[number] = now, now + seconds
-        heapq.heapreplace(free, now + seconds)
-        computed_until.add(now + seconds)
+            started[number], ended[number] = max(start, times[number]), start + seconds
+        heapq.heapreplace(free, start + seconds)
+        computed_until.add(start + seconds)
         busy, batches = busy + seconds, batches + 1
     begun, done = np.array(started), np.array(ended)
     answered = float(arrivals.rows[np.isfinite(done)].sum())

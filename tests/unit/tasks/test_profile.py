@@ -22,7 +22,7 @@ from millrace.tasks.profile_measurements import KeptTimes, alone
 from tests.integration.planted import good, plant
 
 ONE = np.ones(1)
-LEVEL = Level(1.0, ONE, ONE, ONE.astype(np.int64), ONE > 1, ONE, ONE, ONE)
+LEVEL = Level(1.0, ONE, ONE, ONE.astype(np.int64), ONE > 1, 0 * ONE, ONE, ONE, ONE)
 TIMES = ServiceTimes((1.0,), (0.5,), (LEVEL,))
 NAME = "times-2x1"
 VERSION = ModelVersion("m", 3, "d" * 64, "run")

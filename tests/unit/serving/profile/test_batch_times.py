@@ -116,6 +116,29 @@ def test_a_batch_could_start_when_a_request_waits_and_an_instance_is_free(
     assert level.waited.tolist() == waited
 
 
+def test_requests_that_join_a_batch_show_how_long_it_is_open() -> None:
+    """Each batch could start at x.0 and starts at x.2: of two that come between, one joins it."""
+    batches = [100.0, 100.2, 100.5], [101.0, 101.2, 101.5], [102.0, 102.2, 102.5]
+    times: list[tuple[float, float, float]] = []
+    for number, (could, start, end) in enumerate(batches):
+        times += [(could, start, end), (could + 0.1, start, end)]
+        if number < 2:  # too late for this one
+            times += [(could + 0.15, *batches[number + 1][1:])]
+    load = sent([1] * len(times), [0.1 * number for number in range(1, len(times) + 1)])
+    (level,) = service_times([IDLE[0], load], traced(IDLE[1], times), 1).levels
+    assert level.rows.tolist() == [2, 3, 3]
+    # the others have as many rows as any, so they may have been full
+    assert level.opening[0] == pytest.approx(0.2 / 2)
+
+
+def test_runs_at_one_rate_are_one_level() -> None:
+    load, times = level_of(0.1, 0.020)
+    other, later = level_of(0.05, 0.020)
+    runs = [IDLE[0], load, other, load], [IDLE[1], times, later, times]
+    found = service_times(runs[0], traced(*runs[1]), 1)
+    assert [(each.rate, len(each.rows)) for each in found.levels] == [(10, 2 * MANY), (20, MANY)]
+
+
 @pytest.mark.parametrize(
     ("at_guard", "seconds"), [([9.0] * 3 + [0.024] * (MANY + 1), 0.002), ([0.024], 0.003)]
 )

@@ -64,7 +64,9 @@ class FakeModel:
 
 def constant(seconds: float) -> ServiceTimes:
     one = np.ones(1)
-    level = Level(1.0, one, one, one.astype(np.int64), one > 1, one, np.zeros(1), np.zeros(1))
+    level = Level(
+        1.0, one, one, one.astype(np.int64), one > 1, 0 * one, one, np.zeros(1), np.zeros(1)
+    )
     return ServiceTimes((1.0,), (seconds,), (level,))
 
 

@@ -9,7 +9,7 @@ from millrace.serving.profile.service_times import Level, ServiceTimes
 from millrace.serving.profile.twin import Arrivals
 
 ONE = np.ones(1)
-LEVEL = Level(1.0, ONE, ONE, ONE.astype(np.int64), ONE > 1, ONE, np.zeros(1), np.zeros(1))
+LEVEL = Level(1.0, ONE, ONE, ONE.astype(np.int64), ONE > 1, 0 * ONE, ONE, np.zeros(1), np.zeros(1))
 TIMES = ServiceTimes((1.0,), (0.010,), (LEVEL,))
 ALONE = BatchConfiguration(Setup(1, 1), 1)
 NOON = 1_795_608_000.0  # 12:00 UTC

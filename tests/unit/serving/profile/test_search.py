@@ -27,7 +27,7 @@ def constant(seconds: dict[int, float], overhead: float = 0.0) -> ServiceTimes:
     """Return times that are the same at every rate."""
     one = np.ones(1)
     beside = np.full(1, overhead)
-    level = Level(1.0, one, one, one.astype(np.int64), one > 1, one, beside, beside)
+    level = Level(1.0, one, one, one.astype(np.int64), one > 1, 0 * one, one, beside, beside)
     return ServiceTimes(tuple(map(float, seconds)), tuple(seconds.values()), (level,))
 
 

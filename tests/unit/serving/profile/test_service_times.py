@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ def level(
     busy: Sequence[int] = (),
     inside: Sequence[float] | np.ndarray = (),
     waited: Sequence[bool] = (),
+    opening: Sequence[float] = (),
 ) -> Level:
     many = len(factors)
     beside = np.array(overhead if len(overhead) else [0.001] * many, np.float64)
@@ -30,6 +32,7 @@ def level(
         np.array(factors, np.float64),
         np.array(busy or [1] * many, np.int64),
         np.array(waited or [False] * many, np.bool_),
+        np.array(opening or [0.0] * many, np.float64),
         np.array(inside if len(inside) else [0.002] * len(beside), np.float64),
         beside,
         beside / 2,
@@ -47,7 +50,16 @@ def draw(
     found: ServiceTimes, rate: float, rows: int = 1, busy: int = 1, waited: bool = False
 ) -> np.ndarray:
     service = found.service(found.blocks(rate, MANY, np.random.default_rng(0)))
-    return np.array([service(rows, busy, waited) for _ in range(MANY)])
+    drawn = []
+    for _ in range(MANY):
+        service.opening(waited)
+        drawn.append(service.seconds(rows, busy, waited))
+    return np.array(drawn)
+
+
+def openings(found: ServiceTimes, rate: float, waited: bool) -> np.ndarray:
+    service = found.service(found.blocks(rate, MANY, np.random.default_rng(0)))
+    return np.array([service.opening(waited) for _ in range(MANY)])
 
 
 def overhead(found: ServiceTimes, rate: float, inside: np.ndarray = INSIDE) -> np.ndarray:
@@ -131,6 +143,36 @@ def test_batches_of_a_similar_size_count_more_than_those_that_waited_too() -> No
     assert measured.usual_factor(16, busy=1, waited=False) == 1.5
 
 
+@pytest.mark.parametrize(("rate", "seconds"), [(100, 0.001), (150, 0.0015), (300, 0.003)])
+def test_a_batch_is_open_as_long_as_those_of_the_rates_beside(rate: float, seconds: float) -> None:
+    low, high = (level(each, [1.0] * 60, opening=[each / 100_000] * 60) for each in (100, 300))
+    assert openings(times(low, high), rate, waited=False) == pytest.approx(seconds)
+
+
+def test_a_batch_that_waited_is_open_as_long_as_those_that_waited() -> None:
+    measured = level(
+        100, [1.0] * 120, opening=[0.001] * 60 + [0.004] * 60, waited=[False] * 60 + [True] * 60
+    )
+    assert openings(times(measured), 100, waited=False) == pytest.approx(0.001)
+    assert openings(times(measured), 100, waited=True) == pytest.approx(0.004)
+
+
+def test_a_batch_that_is_long_open_is_long() -> None:
+    """Both are of the same measured batch."""
+    measured = level(100, [1.0, 3.0] * 60, opening=[0.001, 0.003] * 60)
+    service = times(measured).service(times(measured).blocks(100, MANY, np.random.default_rng(0)))
+    drawn = np.array([(service.opening(False), service.seconds(1, 1, False)) for _ in range(MANY)])
+    assert np.corrcoef(drawn.T)[0, 1] == pytest.approx(1)
+
+
+def test_what_was_measured_at_a_rate_several_times_counts_as_one() -> None:
+    first, second = level(100, [1.0] * 60, [0.001] * 9), level(100, [3.0] * 20, [0.002] * 3)
+    both = Level.of([first, second])
+    assert (both.rate, both.is_whole) == (100, True)
+    assert both.factors.tolist() == [1.0] * 60 + [3.0] * 20
+    assert both.overhead.tolist() == [0.001] * 9 + [0.002] * 3
+
+
 @pytest.mark.parametrize(
     ("rate", "seconds"),
     [(1, 0.001), (100, 0.001), (150, 0.001 * 3**0.25), (200, 0.001 * 3**0.5), (900, 0.003)],
@@ -181,14 +223,16 @@ def test_the_guard_does_not_see_what_the_client_needs() -> None:
 
 
 def test_times_are_read_as_they_were_written() -> None:
-    first = level(100, [1.0, 1.25], rows=[1, 3], busy=[1, 2], waited=[False, True])
+    first = level(
+        100, [1.0, 1.25], rows=[1, 3], busy=[1, 2], waited=[False, True], opening=[0.001, 0.002]
+    )
     written = times(first, level(300, [3.0]))
     read = ServiceTimes.from_json(json.loads(json.dumps(written.to_json())))
     assert (read.rows, read.seconds) == (written.rows, written.seconds)
     assert len(read.levels) == 2
     for ours, theirs in zip(read.levels, written.levels, strict=True):
         assert ours.rate == theirs.rate
-        for name in ("rows", "factors", "busy", "waited", "inside", "overhead", "at_guard"):
+        for name in (each.name for each in fields(Level) if each.name != "rate"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
             assert getattr(ours, name).dtype == getattr(theirs, name).dtype
 
@@ -229,6 +273,7 @@ def test_what_are_no_measured_times_is_refused(values: Any) -> None:
         {**GOOD, "levels": [{**LEVEL, "factors": LEVEL["factors"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "busy": LEVEL["busy"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "waited": LEVEL["waited"][1:]}]},
+        {**GOOD, "levels": [{**LEVEL, "opening": LEVEL["opening"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": LEVEL["inside"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "at_guard": LEVEL["at_guard"][1:]}]},
         {**GOOD, "levels": [{**LEVEL, "inside": [], "overhead": []}]},

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from millrace.serving.profile.twin import Arrivals, Batcher, poisson, simulate
+from millrace.serving.profile.twin import Arrivals, Batcher, Service, poisson, simulate
 
 MANY = 200_000
 
@@ -13,7 +13,7 @@ MANY = 200_000
 def test_one_server_with_exponential_times_is_m_m_1() -> None:
     drawn, rate, speed = np.random.default_rng(0), 60.0, 100.0
     done = simulate(
-        poisson(rate, MANY, 1, drawn), Batcher(1), lambda *_: drawn.exponential(1 / speed)
+        poisson(rate, MANY, 1, drawn), Batcher(1), Service(lambda *_: drawn.exponential(1 / speed))
     )
     assert done.latency.mean() == pytest.approx(1 / (speed - rate), rel=0.03)
     p99 = math.log(100) / (speed - rate)
@@ -27,7 +27,7 @@ def test_one_server_with_a_constant_time_is_m_d_1(load: float) -> None:
     done = simulate(
         poisson(load * speed, MANY, 1, np.random.default_rng(1)),
         Batcher(1),
-        lambda *_: 1 / speed,
+        Service(lambda *_: 1 / speed),
     )
     assert done.queue.mean() == pytest.approx(load / (2 * speed * (1 - load)), rel=0.06)
 
@@ -37,7 +37,7 @@ def test_several_instances_with_exponential_times_are_m_m_c() -> None:
     done = simulate(
         poisson(rate, MANY, 1, drawn),
         Batcher(1, instances=servers),
-        lambda *_: drawn.exponential(1 / speed),
+        Service(lambda *_: drawn.exponential(1 / speed)),
     )
     offered = rate / speed
     terms = [offered**k / math.factorial(k) for k in range(servers)]
@@ -52,7 +52,7 @@ def test_several_instances_with_a_constant_time_are_m_d_c() -> None:
     done = simulate(
         poisson(rate, MANY, 1, np.random.default_rng(5)),
         Batcher(1, instances=servers),
-        lambda *_: seconds,
+        Service(lambda *_: seconds),
     )
     assert done.queue.mean() == pytest.approx(wait_of_m_d_c(rate, seconds, servers), rel=0.06)
 
@@ -86,7 +86,7 @@ def test_batches_of_what_waits_are_m_m_1_with_bulk_service(load: float) -> None:
     done = simulate(
         poisson(rate, MANY, 1, drawn),
         Batcher(largest),
-        lambda *_: drawn.exponential(1 / speed),
+        Service(lambda *_: drawn.exponential(1 / speed)),
     )
     roots = np.roots([speed, *[0.0] * (largest - 1), -(rate + speed), rate])
     real = roots[np.isclose(roots.imag, 0)].real
@@ -106,7 +106,7 @@ def test_batches_that_waited_take_another_time_as_in_a_closed_form(
     done = simulate(
         poisson(rate, 4 * MANY, 1, drawn),
         Batcher(1),
-        lambda _, __, waited: drawn.exponential(further if waited else first),
+        Service(lambda _, __, waited: drawn.exponential(further if waited else first)),
     )
     squares = 2 * first**2, 2 * further**2
     wait = rate * squares[1] / (2 * (1 - rate * further)) + rate * (squares[0] - squares[1]) / (
@@ -128,8 +128,32 @@ def test_a_batch_that_waited_for_its_delay_did_not_wait_for_an_instance(
         return 0.1
 
     arrivals = Arrivals(np.array([0.0, 0.05]) * (1 + 9 * bool(delay)), np.ones(2, np.int64))
-    simulate(arrivals, Batcher(4, queue_delay=delay), service)
+    simulate(arrivals, Batcher(4, queue_delay=delay), Service(service))
     assert seen == waited
+
+
+@pytest.mark.parametrize(("rate", "opening"), [(20.0, 0.01), (100.0, 0.01), (100.0, 0.03)])
+def test_requests_join_a_batch_that_could_start_while_it_is_open(
+    rate: float, opening: float
+) -> None:
+    """Batches that are open all the time are the counts of a counter with a dead time.
+
+    Source: Feller 1948, On probability problems in the theory of counters.
+    """
+    done = simulate(
+        poisson(rate, MANY, 1, np.random.default_rng(7)),
+        Batcher(1000),
+        Service(lambda *_: opening, lambda _: opening),
+    )
+    assert MANY / done.batches == pytest.approx(1 + rate * opening, rel=0.02)
+    assert done.queue.max() == 0
+
+
+def test_what_comes_after_a_batch_was_closed_or_full_waits_for_the_next() -> None:
+    arrivals = Arrivals(np.array([0.0, 0.01, 0.02, 0.05]), np.ones(4, np.int64))
+    done = simulate(arrivals, Batcher(2), Service(lambda *_: 1.0, lambda _: 0.03))
+    assert done.started.tolist() == [0.0, 0.01, 1.0, 1.0]
+    assert done.ended.tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_a_full_batch_does_not_wait_and_one_that_is_not_full_waits_for_the_delay() -> None:
@@ -137,7 +161,7 @@ def test_a_full_batch_does_not_wait_and_one_that_is_not_full_waits_for_the_delay
     done = simulate(
         Arrivals(times, np.ones(4, np.int64)),
         Batcher(3, queue_delay=0.01),
-        lambda *_: 0.1,
+        Service(lambda *_: 0.1),
     )
     assert done.started.tolist() == [0.002, 0.002, 0.002, 1.01]
     assert done.batches == 2
@@ -147,14 +171,16 @@ def test_the_largest_preferred_size_that_is_filled_is_taken() -> None:
     done = simulate(
         Arrivals(np.zeros(7), np.ones(7, np.int64)),
         Batcher(8, queue_delay=1.0, preferred=(2, 4)),
-        lambda *_: 0.1,
+        Service(lambda *_: 0.1),
     )
     assert done.started.round(6).tolist() == [0, 0, 0, 0, 0.1, 0.1, 1.0]
 
 
 def test_requests_stay_whole() -> None:
     done = simulate(
-        Arrivals(np.zeros(3), np.array([3, 3, 2])), Batcher(4), lambda rows, *_: float(rows)
+        Arrivals(np.zeros(3), np.array([3, 3, 2])),
+        Batcher(4),
+        Service(lambda rows, *_: float(rows)),
     )
     assert done.started.tolist() == [0, 3, 6]
 
@@ -163,7 +189,7 @@ def test_a_higher_priority_comes_first() -> None:
     done = simulate(
         Arrivals(np.zeros(4), np.ones(4, np.int64), np.array([2, 2, 1, 2])),
         Batcher(1),
-        lambda *_: 1.0,
+        Service(lambda *_: 1.0),
     )
     assert done.started.tolist() == [1, 2, 0, 3]
 
@@ -172,7 +198,7 @@ def test_what_has_waited_too_long_is_refused() -> None:
     done = simulate(
         Arrivals(np.zeros(3), np.ones(3, np.int64)),
         Batcher(1, timeout=1.5),
-        lambda *_: 1.0,
+        Service(lambda *_: 1.0),
     )
     assert done.started.tolist() == [0, 1, math.inf]
 
@@ -181,7 +207,9 @@ def test_a_batch_never_starts_before_its_requests() -> None:
     drawn = np.random.default_rng(3)
     arrivals = poisson(500, 20_000, 2, drawn)
     done = simulate(
-        arrivals, Batcher(16, instances=2, queue_delay=0.003), lambda rows, *_: 0.004 * rows**0.5
+        arrivals,
+        Batcher(16, instances=2, queue_delay=0.003),
+        Service(lambda rows, *_: 0.004 * rows**0.5),
     )
     assert (done.queue >= 0).all()
     assert done.queue.max() >= 0.003
@@ -192,6 +220,6 @@ def test_overload_is_told(load: float, is_over: bool) -> None:
     done = simulate(
         poisson(load * 100, 20_000, 1, np.random.default_rng(4)),
         Batcher(1),
-        lambda *_: 0.01,
+        Service(lambda *_: 0.01),
     )
     assert done.is_overload is is_over
