@@ -1,9 +1,10 @@
 """SP2, SP2M, SP2O: the event model of Triton's dynamic batcher beside real requests.
 
-The loads are shares of the highest rate that keeps p99 at 20 ms; one is far beyond it. The times
-that the model takes are measured before and after the requests, as the machine is faster at times;
-what it expects is the geometric mean of both, since a ratio is judged. The median of several short
-repeats counts, as a machine that others use changes its speed within minutes.
+The loads are shares of the highest rate that keeps p99 at 20 ms; one is far beyond it. A machine
+that others use changes its speed within minutes. So that rate is measured anew for each of several
+short repeats, of which the median counts; and the times that the model takes are measured before
+and after the requests of each. What it expects is the geometric mean of both, since a ratio is
+judged.
 """
 
 import statistics
@@ -54,13 +55,12 @@ class Repeat:
 
 def beside_triton(digits: Digits) -> dict[float, list[Repeat]]:
     """Send requests at each load, and expect their latency from times measured around them."""
-    most = 0.0
     found: dict[float, list[Repeat]] = {share: [] for share in (*LOADS, OVERLOAD)}
     before = times_of(digits)
     for seed in range(REPEATS):
         sent = dict[float, tuple[Demand, SentLoad]]()
         with profiled_model(digits.artifact, digits.rows) as model:
-            most = most or digits.capacity(model, CONFIGURATION)
+            most = digits.capacity(model, CONFIGURATION)
             model.serve(CONFIGURATION)
             send(model, WARM_UP * most, REPEATS)
             for share in found:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millrace.models.common.errors import WorkError
+from millrace.serving.profile.batch_level import Level
 from millrace.serving.profile.pauses import is_usual
-from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.triton.open_loop import SentLoad
 from millrace.serving.triton.request_trace import Traced
 

@@ -5,10 +5,11 @@ request needs outside of its batch, depend on the load: the server's own threads
 instances share the cores. So both are measured at several rates, and drawn from the two rates next
 to the one in question. Batches are drawn in blocks of successive ones, since a machine is slow for
 some time and then fast again, and a queue grows in the slow times. A batch that waited for an
-instance has a factor of its own: it takes longer, while Triton still answers the one before. A
-request that is long in queue and batch also needs long outside of them, as many come and go at that
-time, so what it needs there is drawn from requests that were about as long inside, as measured by
-their rank.
+instance has a factor of its own: it takes longer, while Triton still answers the one before.
+Requests join a batch for some time after it could start, until Triton has closed it. A request that
+is long in queue and batch also needs long outside of them, as many come and go at that time, so
+what it needs there is drawn from requests that were about as long inside, as measured by their
+rank.
 
 Between two rates the time outside of a batch has quantiles between those of both rates, on a
 logarithmic scale. A mixture would have some requests of the higher rate, which may be one that the
@@ -16,128 +17,19 @@ server cannot take: then they are twenty times as slow, and the p99 is theirs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from millrace.serving.profile.batch_level import SHORTEST, Level
 from millrace.serving.profile.twin import Service
 
-NEAREST = 50
-"""How many batches of the most similar sizes give the usual factor of a size."""
-OTHER_START = 0.5
-"""How different a batch is from one that waited if it did not: like one of 1.6 times the rows."""
-FACTOR_DIGITS, SECOND_DIGITS = 4, 7
-"""Digits after the point that are kept of a factor, and of seconds."""
-SHORTEST = 1e-9
-"""Seconds below which a time outside of a batch counts as so many: clocks differ a little."""
 BLOCK = 40
 """The batches of how many successive requests are drawn together."""
 NEAR = 0.02
 """How far the rank of a request that is drawn may be from that of the one it is drawn for."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """What was measured at one rate.
-
-    Attributes:
-        rate: requests per second.
-        rows: rows of each batch, float64 `[batches]`.
-        factors: seconds of each batch, from when it could start, divided by those of so many rows
-            on an idle machine, float64 `[batches]`.
-        busy: instances that were busy when it started, itself included, int64 `[batches]`.
-        waited: whether its first request waited for an instance, bool `[batches]`.
-        opening: seconds in which requests still joined it after it could start, float64
-            `[batches]`.
-        inside: seconds of each request in queue and batch, float64 `[requests]`.
-        overhead: seconds of each request outside of queue and batch: network, server, client;
-            float64 `[requests]`.
-        at_guard: the same as the guard sees it, without the client, float64 `[requests]`.
-    """
-
-    rate: float
-    rows: NDArray[np.float64]
-    factors: NDArray[np.float64]
-    busy: NDArray[np.int64]
-    waited: NDArray[np.bool_]
-    opening: NDArray[np.float64]
-    inside: NDArray[np.float64]
-    overhead: NDArray[np.float64]
-    at_guard: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, parts: Sequence["Level"]) -> "Level":
-        """Return what was measured at the same rate several times, as one."""
-        arrays = (each.name for each in fields(cls) if each.name != "rate")
-        together = {
-            name: np.concatenate([getattr(each, name) for each in parts]) for name in arrays
-        }
-        return cls(parts[0].rate, **together)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all was measured of each batch, and of each request."""
-        of_batches = {
-            len(self.rows),
-            len(self.factors),
-            len(self.busy),
-            len(self.waited),
-            len(self.opening),
-        }
-        of_requests = {len(self.inside), len(self.overhead), len(self.at_guard)}
-        return all(len(each) == 1 and 0 not in each for each in (of_batches, of_requests))
-
-    def usual_factor(self, rows: float, busy: int, waited: bool) -> float:
-        """Return the median factor of the batches that are most like one.
-
-        Args:
-            rows: rows of the batch.
-            busy: instances that are busy; batches with another number count if others are few.
-            waited: whether its first request waited for an instance.
-        """
-        same = self.busy == busy
-        chosen = np.flatnonzero(same if same.sum() >= NEAREST else same | True)
-        distance = np.abs(np.log(self.rows[chosen] / rows))
-        distance += OTHER_START * (self.waited[chosen] != waited)
-        nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
-        return float(np.median(self.factors[nearest]))
-
-    def usual_opening(self, waited: bool) -> float:
-        """Return the median of the seconds in which requests still join a batch.
-
-        Args:
-            waited: whether it waited for an instance; the others count if those are few.
-        """
-        same = self.waited == waited
-        return float(np.median(self.opening[same] if same.sum() >= NEAREST else self.opening))
-
-    @cached_property
-    def opening_noise(self) -> NDArray[np.float64]:
-        """The opening of each batch, divided by the usual one, in their order."""
-        usual = np.where(self.waited, self.usual_opening(True), self.usual_opening(False))
-        return np.asarray(self.opening / np.maximum(usual, SHORTEST), np.float64)
-
-    @cached_property
-    def places(self) -> NDArray[np.float64]:
-        """Where each request's time outside of its batch is among all, from 0 to 1.
-
-        The request with the shortest time inside comes first.
-        """
-        own, ordered = np.sort(self.overhead), self.overhead[np.argsort(self.inside, kind="stable")]
-        before, after = (np.searchsorted(own, ordered, side) for side in ("left", "right"))
-        return np.asarray((before + after) / (2 * len(own)), np.float64)
-
-    @cached_property
-    def noise(self) -> NDArray[np.float64]:
-        """The factor of each batch, divided by the usual one, in their order."""
-        lists = (each.tolist() for each in (self.rows, self.busy, self.waited))
-        keys = list(zip(*lists, strict=True))
-        usual = {key: self.usual_factor(*key) for key in set(keys)}
-        usually = np.array([usual[key] for key in keys], np.float64)
-        return np.asarray(self.factors / usually, np.float64)
 
 
 @dataclass(frozen=True)
@@ -246,20 +138,7 @@ class ServiceTimes:
 
     def to_json(self) -> dict[str, Any]:
         """Return the times as JSON; `from_json` reads them."""
-        levels = [
-            {
-                "rate": level.rate,
-                "rows": level.rows.tolist(),
-                "factors": level.factors.round(FACTOR_DIGITS).tolist(),
-                "busy": level.busy.tolist(),
-                "waited": level.waited.astype(np.int64).tolist(),
-                "opening": level.opening.round(SECOND_DIGITS).tolist(),
-                "inside": level.inside.round(SECOND_DIGITS).tolist(),
-                "overhead": level.overhead.round(SECOND_DIGITS).tolist(),
-                "at_guard": level.at_guard.round(SECOND_DIGITS).tolist(),
-            }
-            for level in self.levels
-        ]
+        levels = [level.to_json() for level in self.levels]
         return {"rows": list(self.rows), "seconds": list(self.seconds), "levels": levels}
 
     @classmethod
@@ -270,20 +149,7 @@ class ServiceTimes:
             ValueError: the values are not such times.
         """
         try:
-            levels = tuple(
-                Level(
-                    float(each["rate"]),
-                    np.array(each["rows"], np.float64),
-                    np.array(each["factors"], np.float64),
-                    np.array(each["busy"], np.int64),
-                    np.array(each["waited"], np.bool_),
-                    np.array(each["opening"], np.float64),
-                    np.array(each["inside"], np.float64),
-                    np.array(each["overhead"], np.float64),
-                    np.array(each["at_guard"], np.float64),
-                )
-                for each in values["levels"]
-            )
+            levels = tuple(Level.from_json(each) for each in values["levels"])
             found = cls(tuple(values["rows"]), tuple(values["seconds"]), levels)
         except (KeyError, TypeError) as error:
             raise ValueError("these are no measured service times") from error

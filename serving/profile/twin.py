@@ -1,15 +1,15 @@
 """An event model of Triton's dynamic batcher: what latency a configuration would have at a load.
 
 It follows `GetDynamicBatch` of Triton's core (`dynamic_batch_scheduler.cc`). A batch is made when
-an instance is free: Triton makes it before, but adds what comes until an instance takes it. It has
-the waiting requests in their order, whole, up to `max_batch_size` rows. With preferred sizes it
-ends at the last request with which it has exactly one of them. A smaller batch waits for more rows,
-until the oldest request has waited for the queue delay. Higher priorities come first (1 is the
-highest). A request whose timeout has passed when a batch is made is refused.
+an instance is free: Triton makes it before, but adds what comes until an instance takes it, and for
+a moment more. It has the waiting requests in their order, whole, up to `max_batch_size` rows. With
+preferred sizes it ends at the last request with which it has exactly one of them. A smaller batch
+waits for more rows, until the oldest request has waited for the queue delay. Higher priorities come
+first (1 is the highest). A request whose timeout has passed when a batch is made is refused.
 
-What it does not model: the network and the guard (a constant is added), instances that slow each
-other down in another way than they were measured, a machine that does something else, and models
-that answer before a batch is done.
+What it does not model: the network and the guard (what they need is added), instances that slow
+each other down in another way than they were measured, a machine that does something else, and
+models that answer before a batch is done.
 """
 
 import heapq

@@ -16,7 +16,8 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.slo_spec import SloSpec
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import CHALLENGER, ModelVersion
-from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.batch_level import Level
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.tasks.profile import find_version, profile_version
 from millrace.tasks.profile_measurements import KeptTimes, alone
 from tests.integration.planted import good, plant

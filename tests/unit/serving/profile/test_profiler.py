@@ -10,6 +10,7 @@ import pytest
 
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.batch_level import Level
 from millrace.serving.profile.batch_workload import BatchTarget, BatchWorkload, configured, rank
 from millrace.serving.profile.profiler import (
     LOOKS,
@@ -22,7 +23,7 @@ from millrace.serving.profile.profiler import (
 from millrace.serving.profile.proof import schedule_for
 from millrace.serving.profile.ranking import choose, shortlist
 from millrace.serving.profile.search import BatchConfiguration, Setup
-from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.profile.workload import Considered, Effort, late_after, never_late
 from millrace.serving.triton.open_loop import SentLoad
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from millrace.serving.profile.batch_level import Level
 from millrace.serving.profile.replay import describe_missed, replay
 from millrace.serving.profile.search import BatchConfiguration, Setup
-from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.profile.twin import Arrivals
 
 ONE = np.ones(1)

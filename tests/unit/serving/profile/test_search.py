@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from millrace.models.config.slo_spec import SloSpec
+from millrace.serving.profile.batch_level import Level
 from millrace.serving.profile.search import (
     BATCH_SIZES,
     BatchConfiguration,
@@ -16,7 +17,7 @@ from millrace.serving.profile.search import (
     predict,
     setups,
 )
-from millrace.serving.profile.service_times import Level, ServiceTimes
+from millrace.serving.profile.service_times import ServiceTimes
 from millrace.serving.profile.twin import Batcher
 
 ONE = Setup(1, 1)
