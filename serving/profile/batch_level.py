@@ -1,6 +1,6 @@
 """What was measured of batches at one rate of requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,12 +57,6 @@ class Level:
     overhead: NDArray[np.float64]
     at_guard: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, parts: Sequence["Level"]) -> "Level":
-        """Return what was measured at the same rate several times, as one."""
-        values = {name: np.concatenate([getattr(each, name) for each in parts]) for name in TYPES}
-        return cls(parts[0].rate, **values)
-
     @property
     def is_whole(self) -> bool:
         """Whether all was measured of each batch, and of each request."""
@@ -85,21 +79,6 @@ class Level:
         distance += OTHER_START * (self.waited[chosen] != waited)
         nearest = chosen[np.argsort(distance, kind="stable")[:NEAREST]]
         return float(np.median(self.factors[nearest]))
-
-    def usual_opening(self, waited: bool) -> float:
-        """Return the median of the seconds in which requests still join a batch.
-
-        Args:
-            waited: whether it waited for an instance; the others count if those are few.
-        """
-        same = self.waited == waited
-        return float(np.median(self.opening[same] if same.sum() >= NEAREST else self.opening))
-
-    @cached_property
-    def opening_noise(self) -> NDArray[np.float64]:
-        """The opening of each batch, divided by the usual one, in their order."""
-        usual = np.where(self.waited, self.usual_opening(True), self.usual_opening(False))
-        return np.asarray(self.opening / np.maximum(usual, SHORTEST), np.float64)
 
     @cached_property
     def places(self) -> NDArray[np.float64]:

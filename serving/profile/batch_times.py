@@ -56,11 +56,8 @@ def service_times(
         runs.append(_Run(load, rows.astype(np.float64), part, guarded[start:end]))
     sizes, seconds = _idle_times(runs[:bursts])
     idle = ServiceTimes(sizes, seconds, ())
-    by_rate: dict[float, list[Level]] = {}
-    for run in runs[bursts:]:
-        if run.is_open:
-            by_rate.setdefault(run.rate, []).append(_level(run, idle, instances))
-    return replace(idle, levels=tuple(Level.of(by_rate[rate]) for rate in sorted(by_rate)))
+    levels = (_level(run, idle, instances) for run in runs[bursts:] if run.is_open)
+    return replace(idle, levels=tuple(sorted(levels, key=lambda each: each.rate)))
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,6 @@ class _Run:
     def is_open(self) -> bool:
         """Whether requests came at a rate, and not at once."""
         return bool(self.load.due[-1] > 0)
-
-    @property
-    def rate(self) -> float:
-        """Requests per second of an open run, as they were asked for."""
-        return round(len(self.load.due) / float(self.load.due[-1]), 3)
 
     @cached_property
     def is_usual(self) -> NDArray[np.bool_]:
@@ -163,7 +155,7 @@ def _level(run: _Run, idle: ServiceTimes, instances: int) -> Level:
     alone = np.array([idle.idle_seconds(each) for each in batches.rows])
     at_guard = np.where(np.isfinite(run.at_guard), run.at_guard, run.load.latency)
     return Level(
-        rate=run.rate,
+        rate=len(run.load.due) / float(run.load.due[-1]),
         rows=batches.rows[batches.is_usual],
         factors=(seconds / alone)[batches.is_usual],
         busy=batches.busy[batches.is_usual],

@@ -25,9 +25,8 @@ BURST_SECONDS, FEWEST_BURSTS, MOST_BURSTS = 0.6, 8, 40
 LONGEST_BURSTS = 4.0
 BURST_DELAY = 20_000
 """Queue delay in microseconds by which the requests of a burst become one batch."""
-LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 2.0, 200, 8_000
-"""Of each time that a rate is measured; each is measured twice, some time apart."""
-LONGEST_LEVEL = 5.0
+LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 4.0, 250, 16_000
+LONGEST_LEVEL = 10.0
 """Seconds after which even the fewest requests are not waited for."""
 FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
 """The first rate as a share of what single requests reach, one after the other; each further rate
@@ -126,30 +125,26 @@ class _Sender:
         del model.sent[:before]
 
     def send_levels(self, model: ProfiledModel, serving: ServingSpec) -> None:
-        """Send requests of independent clients, at higher and higher rates, and then lower ones.
+        """Send requests of independent clients, at higher and higher rates.
 
-        A moment in which the machine is slow then does not decide what is seen at a rate.
+        Lower ones never follow: after more requests than Triton can take, all are slower.
         """
         configuration = BatchConfiguration(self.setup, self.largest)
         model.triton.load(serving.model_copy(update=configuration.settings))
         biggest = np.full(1, max(self.sizes))
         alone = float(np.median([_answer_seconds(model, biggest) for _ in range(WARM_UP)]))
-        rate, rates = FIRST_LOAD / alone, list[float]()
+        rate = FIRST_LOAD / alone
         for _ in range(MOST_LEVELS):
-            rates.append(rate)
-            if np.median(self._send_level(model, rate).latency) > SATURATED * alone:
-                rates.append(rate / np.sqrt(STEP))  # near what the server can take
-                self._send_level(model, rates[-1])
+            load = self._send_level(model, rate)
+            if np.median(load.latency) > SATURATED * alone:
+                self._send_level(model, rate / np.sqrt(STEP))  # near what the server can take
                 break
             rate *= STEP
-        for rate in sorted(rates, reverse=True):
-            self._send_level(model, rate)
 
     def _send_level(self, model: ProfiledModel, rate: float) -> SentLoad:
         many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
         many = min(many, max(1, int(rate * LONGEST_LEVEL)))
         due = np.cumsum(self._drawn.exponential(1 / rate, many))
-        due *= many / rate / due[-1]  # its rate shows which were sent at the same one
         return _answered(model.send(due, draw_sizes(self.sizes, many, self._drawn)))
 
     def _draw_rows(self, most: int) -> NDArray[np.int64]:

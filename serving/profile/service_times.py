@@ -52,18 +52,15 @@ class Blocks:
     begins: NDArray[np.float64]
     moved: NDArray[np.float64]
 
-    def batch_noise(self) -> NDArray[np.float64]:
-        """Return the noise of the batches of the blocks, one after the other, float64 `[n, 2]`.
-
-        The first is that of their seconds, the second that of their opening.
-        """
+    def batches(self) -> NDArray[np.float64]:
+        """Return noise and opening of the batches of the blocks, float64 `[n, 2]`."""
         taken = []
         for is_low, begins in zip(self.from_low, self.begins, strict=True):
             level = self.low if is_low else self.high
             noise, size = level.noise, BLOCK * len(level.rows) / len(level.overhead)
             places = int(begins * len(noise)) + np.arange(max(1, round(size)))
             places %= len(noise)
-            taken.append(np.stack([noise[places], level.opening_noise[places]], 1))
+            taken.append(np.stack([noise[places], level.opening[places]], 1))
         return np.concatenate(taken)
 
     def overhead(self, inside: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -169,28 +166,25 @@ class _Drawn:
 
     def __init__(self, times: ServiceTimes, blocks: Blocks) -> None:
         self._times, self._blocks = times, blocks
-        self._noise = blocks.batch_noise().tolist()
+        self._batches = blocks.batches().tolist()
         self._usual: dict[tuple[int, int, bool], float] = {}
-        self._usual_opening = [self._between("usual_opening", each) for each in (False, True)]
         self._next = -1
 
-    def opening(self, waited: bool) -> float:
+    def opening(self) -> float:
         """Return the seconds in which requests still join the next batch."""
-        self._next = (self._next + 1) % len(self._noise)
-        return float(self._usual_opening[waited] * self._noise[self._next][1])
+        self._next = (self._next + 1) % len(self._batches)
+        return float(self._batches[self._next][1])
 
     def seconds(self, rows: int, busy: int, waited: bool) -> float:
         """Return the seconds of that batch."""
         if (usual := self._usual.get((rows, busy, waited))) is None:
-            factor = self._between("usual_factor", rows, busy, waited)
+            blocks = self._blocks
+            low, high = (
+                each.usual_factor(rows, busy, waited) for each in (blocks.low, blocks.high)
+            )
+            factor = blocks.share * low + (1 - blocks.share) * high
             usual = self._usual[rows, busy, waited] = self._times.idle_seconds(rows) * factor
-        return float(usual * self._noise[self._next][0])
-
-    def _between(self, name: str, *what: float) -> float:
-        """Return what is usual between both levels."""
-        low, high = (getattr(each, name)(*what) for each in (self._blocks.low, self._blocks.high))
-        share = self._blocks.share
-        return float(share * low + (1 - share) * high)
+        return float(usual * self._batches[self._next][0])
 
 
 def _interpolate(rows: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:

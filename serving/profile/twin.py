@@ -35,12 +35,12 @@ class Service:
     Attributes:
         seconds: those of a batch, from when it could start, by its rows, the instances that are
             busy with it, and whether it waited for an instance.
-        opening: the first of these seconds, in which requests still join it, by whether it waited.
-            It is called for each batch, before `seconds`.
+        opening: the first of these seconds, in which requests still join it. It is called for each
+            batch, before `seconds`.
     """
 
     seconds: Callable[[int, int, bool], float]
-    opening: Callable[[bool], float] = lambda _: 0.0
+    opening: Callable[[], float] = lambda: 0.0
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def simulate(
             continue
         # else the instance was idle, or waited for the delay
         waited = oldest <= free[0] and free[0] in computed_until
-        start, now = now, now + service.opening(waited)
+        start, now = now, now + service.opening()
         waiting.let_in(now)
         taken, rows = waiting.take(waiting.batch(batcher, is_late=is_late))
         seconds = service.seconds(rows, sum(each > start for each in free) + 1, waited)

@@ -131,14 +131,6 @@ def test_requests_that_join_a_batch_show_how_long_it_is_open() -> None:
     assert level.opening[0] == pytest.approx(0.2 / 2)
 
 
-def test_runs_at_one_rate_are_one_level() -> None:
-    load, times = level_of(0.1, 0.020)
-    other, later = level_of(0.05, 0.020)
-    runs = [IDLE[0], load, other, load], [IDLE[1], times, later, times]
-    found = service_times(runs[0], traced(*runs[1]), 1)
-    assert [(each.rate, len(each.rows)) for each in found.levels] == [(10, 2 * MANY), (20, MANY)]
-
-
 @pytest.mark.parametrize(
     ("at_guard", "seconds"), [([9.0] * 3 + [0.024] * (MANY + 1), 0.002), ([0.024], 0.003)]
 )

@@ -143,7 +143,7 @@ def test_requests_join_a_batch_that_could_start_while_it_is_open(
     done = simulate(
         poisson(rate, MANY, 1, np.random.default_rng(7)),
         Batcher(1000),
-        Service(lambda *_: opening, lambda _: opening),
+        Service(lambda *_: opening, lambda: opening),
     )
     assert MANY / done.batches == pytest.approx(1 + rate * opening, rel=0.02)
     assert done.queue.max() == 0
@@ -151,7 +151,7 @@ def test_requests_join_a_batch_that_could_start_while_it_is_open(
 
 def test_what_comes_after_a_batch_was_closed_or_full_waits_for_the_next() -> None:
     arrivals = Arrivals(np.array([0.0, 0.01, 0.02, 0.05]), np.ones(4, np.int64))
-    done = simulate(arrivals, Batcher(2), Service(lambda *_: 1.0, lambda _: 0.03))
+    done = simulate(arrivals, Batcher(2), Service(lambda *_: 1.0, lambda: 0.03))
     assert done.started.tolist() == [0.0, 0.01, 1.0, 1.0]
     assert done.ended.tolist() == [1.0, 1.0, 2.0, 2.0]
 
