@@ -59,6 +59,8 @@ def beside_triton(digits: Digits) -> dict[float, list[Repeat]]:
     found: dict[float, list[Repeat]] = {share: [] for share in (*LOADS, OVERLOAD)}
     with profiled_model(digits.artifact, digits.rows) as model:
         most = statistics.median(digits.capacity(model, CONFIGURATION) for _ in range(CAPACITIES))
+    if not most:
+        raise RuntimeError("no rate keeps the p99; is something else running?")
     before = times_of(digits)
     for seed in range(REPEATS):
         sent = dict[float, tuple[Demand, SentLoad]]()
