@@ -2,8 +2,9 @@
 
 Ten versions, which differ in how much they compute and in their batches, get recorded requests at
 several loads. PC1 compares p99 of the busiest minute, and PC2 whether the goal was missed in a
-burst. What is real is what the guard recorded. The batches of a network are measured before and
-after its requests, several times in turn: minutes later the machine may have another speed.
+burst. What is real is what the guard recorded. The batches of a network are measured right before
+its requests, since minutes later the machine may have another speed. All networks take turns, in
+several rounds, so that some slow minutes are one round of each and not all rounds of one.
 
 The layers of a network share their weights of 1 MB: with 37 MB, p99 of requests at one rate was
 between 12 and 23 ms within two minutes. A part of a load in which the machine paused does not count
@@ -14,7 +15,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -86,8 +88,15 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
     @cache
     def measured() -> list["Compared"]:
         with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
-            networks = enumerate(make_networks(Path(folder)))
-            return [each for number, versions in networks for each in compare(versions, number)]
+            with ExitStack() as stack:
+                networks = [
+                    stack.enter_context(running(versions, number))
+                    for number, versions in enumerate(make_networks(Path(folder)))
+                ]
+                for seed in range(ROUNDS):
+                    for network in networks:
+                        network.compare(seed)
+            return [each.compared for network in networks for each in network.versions]
 
     measures: dict[str, Callable[[], Row]] = {
         "PC1": lambda: row_of_cards(measured()),
@@ -147,41 +156,74 @@ class Compared:
     burst: Replay
 
 
-def compare(versions: Sequence[BenchVersion], number: int) -> list[Compared]:
-    """Send steady requests and a burst to the versions of a network, and expect what comes of them.
+@dataclass
+class RunningVersion:
+    """A version, and what was found of it.
+
+    Attributes:
+        version: the version.
+        rate: requests per second of PC1.
+        burst: what became of a burst.
+        cards: what a card expects of p99 and what was real, in milliseconds, of each round.
+    """
+
+    version: BenchVersion
+    rate: float
+    burst: Replay
+    cards: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def compared(self) -> Compared:
+        """All that was found."""
+        return Compared(Beside(*zip(*self.cards, strict=True)), self.burst)
+
+
+@dataclass
+class RunningNetwork:
+    """Versions that compute the same, with other sizes of batches, on one Triton.
+
+    Attributes:
+        model: the network on it.
+        versions: the versions.
+    """
+
+    model: ProfiledModel
+    versions: list[RunningVersion]
+
+    def compare(self, seed: int) -> None:
+        """Measure batches, send steady requests, and expect what comes of them."""
+        times = self.versions[0].version.measure()
+        for each in self.versions:
+            configuration = each.version.configuration
+            recorded = send(self.model, configuration, each.rate, LOAD_SECONDS, seed)
+            found = prepare(recorded, 4 * WIDTH)
+            expected = expect(found, configuration, times, BOUND_MS, CORES).p99_ms
+            usual = prepare(recorded.chosen(is_usual(recorded.seconds)), 4 * WIDTH)
+            each.cards.append((expected, usual.measured_p99_ms or np.nan))
+
+
+@contextmanager
+def running(versions: Sequence[BenchVersion], number: int) -> Iterator[RunningNetwork]:
+    """Serve a network, and send a burst to each of its versions.
 
     Args:
         versions: versions that compute the same, with other sizes of batches.
         number: number of the network.
     """
-    before = versions[0].measure()
-    burst = BURSTS[number % len(BURSTS)]
-    loads = [each.steady_rate(before) for each in versions]
-    cards: list[list[tuple[float, float]]] = [[] for _ in versions]
+    times = versions[0].measure()
+    share = BURSTS[number % len(BURSTS)]
     with profiled_model(versions[0].artifact, batch_of(WIDTH, 64)) as model:
-        bursts = [
-            replay_burst(model, each, before, burst * each.most(before), number)
-            for each in versions
-        ]
-        for seed in range(ROUNDS):
-            sent = [
-                send(model, version.configuration, rate, LOAD_SECONDS, seed)
-                for version, rate in zip(versions, loads, strict=True)
-            ]
-            after = versions[0].measure()
-            for version, recorded, card in zip(versions, sent, cards, strict=True):
-                found = prepare(recorded, 4 * WIDTH)
-                expected = [
-                    expect(found, version.configuration, times, BOUND_MS, CORES).p99_ms
-                    for times in (before, after)
-                ]
-                usual = prepare(recorded.chosen(is_usual(recorded.seconds)), 4 * WIDTH)
-                card.append((statistics.geometric_mean(expected), usual.measured_p99_ms or np.nan))
-            before = after
-    return [
-        Compared(Beside(*zip(*card, strict=True)), burst)
-        for card, burst in zip(cards, bursts, strict=True)
-    ]
+        yield RunningNetwork(
+            model,
+            [
+                RunningVersion(
+                    each,
+                    each.steady_rate(times),
+                    replay_burst(model, each, times, share * each.most(times), number),
+                )
+                for each in versions
+            ],
+        )
 
 
 def replay_burst(

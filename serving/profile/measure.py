@@ -28,11 +28,12 @@ BURST_DELAY = 20_000
 LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS = 4.0, 250, 16_000
 LONGEST_LEVEL = 10.0
 """Seconds after which even the fewest requests are not waited for."""
-FIRST_LOAD, STEP, MOST_LEVELS = 0.15, 2.0, 7
+FIRST_LOAD, STEP, CROWDED_STEP, MOST_LEVELS = 0.15, 2.0, 2.0**0.5, 9
 """The first rate as a share of what single requests reach, one after the other; each further rate
-is so many times as high."""
-SATURATED = 8.0
-"""No higher rate is measured where the median latency is so many times that of a single request."""
+is so many times as high, less where requests wait for each other."""
+CROWDED, SATURATED = 2.0, 8.0
+"""Median latencies as multiples of that of a single request: from the first on requests wait for
+each other, and from the second on no higher rate is measured."""
 LARGEST_BATCH = 64
 TRACE = "trace.json"
 TRIES = 3
@@ -70,7 +71,7 @@ def measure_times(
     tries = 0
     while True:
         tries += 1
-        sender = _Sender(setup, sizes, max(largest_batch, *sizes))
+        sender = Sender(setup, sizes, max(largest_batch, *sizes))
         try:
             return _measure(sender, artifact, rows, serving)
         except (TransientError, WorkError) as error:
@@ -80,7 +81,7 @@ def measure_times(
 
 
 def _measure(
-    sender: "_Sender", artifact: Artifact, rows: Mapping[str, Array], serving: ServingSpec
+    sender: "Sender", artifact: Artifact, rows: Mapping[str, Array], serving: ServingSpec
 ) -> ServiceTimes:
     with own_folder("millrace-trace-") as folder:
         file = folder / TRACE
@@ -94,7 +95,7 @@ def _measure(
     return service_times(model.sent, traced, sender.bursts, sender.setup.instances, at_guard)
 
 
-class _Sender:
+class Sender:
     """Sends what shows the times of one setup.
 
     Attributes:
@@ -135,11 +136,10 @@ class _Sender:
         alone = float(np.median([_answer_seconds(model, biggest) for _ in range(WARM_UP)]))
         rate = FIRST_LOAD / alone
         for _ in range(MOST_LEVELS):
-            load = self._send_level(model, rate)
-            if np.median(load.latency) > SATURATED * alone:
-                self._send_level(model, rate / np.sqrt(STEP))  # near what the server can take
+            usual = np.median(self._send_level(model, rate).latency)
+            if usual > SATURATED * alone:
                 break
-            rate *= STEP
+            rate *= CROWDED_STEP if usual > CROWDED * alone else STEP
 
     def _send_level(self, model: ProfiledModel, rate: float) -> SentLoad:
         many = int(np.clip(rate * LEVEL_SECONDS, FEWEST_REQUESTS, MOST_REQUESTS))
